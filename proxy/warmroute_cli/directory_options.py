@@ -45,7 +45,7 @@ def add_keys(keys: argparse.ArgumentParser, *, required: bool = True) -> None:
     )
     revoke = actions.add_parser("revoke", help="refuse a key on all proxies at once")
     for command in (rotate, revoke):
-        command.add_argument("key", metavar="ID", help="the id of the key, k-...")
+        command.add_argument("key", metavar="ID", help="the id of the key, as `list` shows it")
     for command in (made, rotate):
         command.add_argument(
             "--lifetime", type=duration, metavar="TIME", help="lifetime of the key: 90d, 12h (default: no expiry)"

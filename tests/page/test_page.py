@@ -321,6 +321,26 @@ def test_each_bar_of_the_ladder_ends_where_the_one_before_it_ended(visit: Opener
     assert [ends[at][1] for at in lost] == pytest.approx([ends[at - 1][0] for at in lost], abs=1)
 
 
+def test_limits_of_what_runs_at_once_are_shown_and_tenants_that_are_not_listed_are_counted(
+    visit: Opener, fleet: Regions
+) -> None:
+    page = visit()
+    quota = {"running": 2, "tokens_running": 30, "requests_remaining": None, "tokens_remaining": None}
+    limited = {"first": {"requests_at_once": 4, "tokens_at_once": 100, **quota}}
+
+    def changed(route: Route) -> None:
+        answer = route.fetch()
+        body = {**answer.json(), "tenants": limited} if "budgets" in route.request.url else answer.json()
+        route.fulfill(response=answer, json={**body, "tenants_left_out": 7} if "role" in body else body)
+
+    page.page.route(re.compile("/admin/view(/budgets.*)?$"), changed)
+    page.sign_in(fleet.east.admin_key).go("keys")
+    shown = page.text("#view")
+    assert [text in shown for text in ("2 / 4", "30 / 100", "There are no limits here.")] == [True, True, False]
+    assert page.page.locator("#tenant option[disabled]").inner_text() == "7 more are not listed"
+    assert page.complaints == []
+
+
 def test_engines_stand_in_columns_with_their_hit_ratio(visit: Opener, fleet: Regions) -> None:
     page = visit()
 

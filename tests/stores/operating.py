@@ -49,6 +49,7 @@ class Operator(Stopped):
         self.postgres = postgres
         self.dsn = postgres.new_database()
         migrate(self.dsn)
+        postgres.sql('ALTER TABLE tenant ALTER name TYPE text COLLATE "und-x-icu"', self.dsn)  # as many servers sort
         table, keys = ledger_table(folder, self.dsn), (new_api_key()[0], new_api_key()[0])
         self.proxies = Several(WithoutEngines(folder / name, [ENGINE], limits=table, keys=keys) for name in ("a", "b"))
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.subjects.processes import until
+from warmroute_proxy.server.base.secrets import config_key_id, key_sha256
 
 from .operating import Operator
 
@@ -99,11 +100,15 @@ def test_tenants_of_a_config_are_imported_with_their_keys(operator: Operator, mo
     proxy = operator.proxies[0]
     text = proxy.config.read_text()
     tables = text.index("[[tenant]]")
-    (digest,) = operator.postgres.sql("SELECT count(*) FROM api_key WHERE note = 'imported'", operator.dsn)
-    assert (digest, tables > 0) == ("2", True)
+    ids = [config_key_id(key_sha256(key)) for key in proxy.keys]
+    assert (operator.ask("DELETE", f"/admin/keys/{ids[1]}")[0], tables > 0) == (200, True)
+    listed = [key for key in operator.ask("GET", "/admin/view/keys")[1]["data"] if key["id"] in ids]
+    assert sorted((key["id"], key["state"]) for key in listed) == sorted(zip(ids, ("good", "revoked"), strict=True))
     proxy.stop()
     config = re.sub(r"\[\[tenant\]\].*?(?=\n\[|\Z)", "", text, flags=re.DOTALL)
+    config += f'\n[[budget]]\nname = "b"\nkeys = ["{ids[0]}"]\nusd_per_day = "5"\n'
     proxy.config.write_text(config)  # which has no tenants any more
     monkeypatch.setattr(proxy, "write_config", lambda _port: proxy.config)
     proxy.start()
     assert operator.statuses(proxy.keys[0]) == {200}
+    assert [each["name"] for each in operator.ask("GET", "/admin/view/budgets?tenant=first")[1]["budgets"]] == ["b"]

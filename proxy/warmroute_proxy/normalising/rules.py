@@ -1,7 +1,8 @@
 """The normalising rules by name: the text that each removes, and the issues that say how it spoils prefixes.
 
 A rule first looks for its `marker` in the first `reach_bytes` of a text's raw JSON, so a text without the marker costs
-next to nothing. If the marker is there, `without` gets the decoded text.
+next to nothing. If the marker is there, `without` gets the decoded text. A marker has none of the characters that some
+JSON encoders escape: `<`, `>`, `&` and `'`.
 
 The text comes from a client, and up to 2 MB of it are read in the event loop. So a rule looks for plain words, at most
 `MAX_FOUND` times, and tries its pattern only there. A pattern is possessive (`*+`) or bounded.
@@ -37,7 +38,11 @@ _BILLING_LINE: Final = re.compile(r"x-anthropic-billing-header:[^\n]*+\n*+")
 _COUNTER: Final = re.compile(
     r"\s*+(?:<system-reminder>\s*+)?<total_tokens>[\d,]++ tokens left</total_tokens>\s*+(?:</system-reminder>\s*+)?"
 )
-_DATE_LINE: Final = re.compile(r"today's date(?: is|:)[^\n]{0,40}\b\d{4}\b[^\n]{0,80}\n?", re.IGNORECASE)
+_DATE_LINE: Final = re.compile(
+    r"today's date(?: is|:)(?:(?!\b\d{4}\b)[^\n]){0,40}\b\d{4}\b[-\d]{0,6} ?(?:\([^()\n]{0,80}\))?\.?[ \t\r]{0,8}"
+    r"(?:\n|\Z)",
+    re.IGNORECASE,
+)
 _DATE_TAG: Final = re.compile(r"<current_date>[^<\n]{1,40}</current_date>\n?")
 _LIST_MARK: Final = "- "
 
@@ -104,16 +109,16 @@ RULES: Final = (
     # template that moves system messages to the front changes the prompt from there on. The count is of little use: by
     # default it does not say how full the context is (ollama/ollama#18431 and #17918, anthropics/claude-code#81259,
     # #88211 and #96101).
-    Rule("token_counter", _SYSTEM_AND_USER, b"total_tokens>", 128, _without_counter, True),
+    Rule("token_counter", _SYSTEM_AND_USER, b"total_tokens", 128, _without_counter, True),
     # The line with the date: OpenCode's `Today's date: Sat Nov 21 2026`, Claude Code's `Today's date is 2026-11-21.`,
     # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. The line changes at midnight
     # (anomalyco/opencode#32622). Models use the date, so the rule is off by default.
-    Rule("date_line", _SYSTEM_AND_USER, b"oday's ", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
+    Rule("date_line", _SYSTEM_AND_USER, b"oday", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
     # Codex writes: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
         "date_tag",
         _SYSTEM_AND_USER,
-        b"current_date>",
+        b"current_date",
         65_536,
         partial(_without_places, "<current_date>", 0, _date_tag),
         False,

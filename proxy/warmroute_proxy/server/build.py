@@ -167,10 +167,19 @@ class Proxy:
 
     def _replace_tenants(self, config: Config) -> None:
         self.live.replace(config)
-        self.stores.replace(config)
-        self.authentication.replace(config)
-        self.parser.callers.forget()
-        self.admission.replace(config)
+        for apply in self._appliers():
+            apply(config)
+
+    def _appliers(self) -> list[Applier]:
+        """The functions that pass another config, or other tenants, to each part that uses them."""
+        return [
+            self.stores.replace,
+            self.authentication.replace,
+            self.parser.replace,
+            self.admission.replace,
+            self.path.deadlines.replace,
+            self.path.forwarding.replace,
+        ]
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         digest, matches = self.config.proxy.admin_key_sha256, self.parser.callers.secrets.is_admin_key
@@ -197,16 +206,8 @@ class Proxy:
         membership = Membership(
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
-        appliers: list[Applier] = [
-            self.stores.replace,
-            self.authentication.replace,
-            self.parser.replace,
-            self.admission.replace,
-            self.path.deadlines.replace,
-            self.path.forwarding.replace,
-        ]
         prices, access = self.stores.prices, self.stores.access
-        reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
+        reloads = Reloads(running, self.live, state_dir, membership, self._appliers(), prices, self.metrics, access)
         secret_files = SecretFiles(
             membership, self.stores, self.tracing, self.parser.callers.secrets, self.config.secret_file
         )

@@ -6,6 +6,7 @@ question makes an engine compute tokens.
 """
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +53,7 @@ class ServerAnswer(NamedTuple):
 
 def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
     """The problems of a config that would keep a proxy from starting, or would be unsafe."""
-    found = [*_unreadable(config, environ), *_exposed(config)]
+    found = [*_unreadable(config, environ), *_exposed(config), *_unwritable(config.proxy.state_dir)]
     if config.database is None:  # a database may have the price books that the config lacks
         found += Prices((), time.time).problems(config.models)
     found += zero_digests(config)
@@ -92,8 +93,19 @@ def _exposed(config: Config) -> Iterator[str]:
     redis_file = config.redis.url_file if config.redis is not None else None
     headers_file = config.tracing.headers_file if config.tracing is not None else None
     for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, redis_file, headers_file, *keys]):
-        if file is not None and file.exists() and is_exposed(file):
+        try:
+            exposed = file is not None and is_exposed(file)
+        except OSError:  # `_unreadable` names it
+            continue
+        if exposed:
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
+
+
+def _unwritable(folder: Path) -> Iterator[str]:
+    """A problem, if this user cannot write to a folder, or cannot make it."""
+    there = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield f"proxy.state_dir: {folder} cannot be used: this user cannot write to {there}"
 
 
 def zero_digests(config: Config) -> list[str]:

@@ -143,7 +143,6 @@ def serve(
 def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
     """Check a config, and print its servers' answers. Returns the exit code. Raises: ConfigError, with all problems."""
     problems = problems_of(config, os.environ)
-    config.proxy.state_dir.mkdir(parents=True, exist_ok=True)
     answers = probe(config) if probe_servers else []
     if problems:
         print("".join(f"{answer.who}: {answer.text}\n" for answer in answers), end="")

@@ -283,7 +283,7 @@ def test_a_forged_forward_is_no_way_in(proxy: ProxyProcess, client: httpx.Client
 
 @pytest.mark.parametrize(
     ("path", "status", "code"),
-    [("/admin/decisions?limit=many", 400, "invalid_value"), ("/admin/engines/", 404, "not_found")],
+    [("/admin/decisions?limit=many", 400, "invalid_value"), ("/admin/none/", 404, "not_found")],
 )
 def test_an_operator_gets_errors_of_the_same_shape(proxy: ProxyProcess, path: str, status: int, code: str) -> None:
     with proxy.admin() as admin:

@@ -55,6 +55,17 @@ def test_a_request_larger_than_the_bucket_passes_when_that_is_full() -> None:
     assert reserve((quota,), 1, 600.0) is None
 
 
+@pytest.mark.parametrize("limit", [1, 10, 599, 600, 6000])
+@pytest.mark.parametrize("used", [5, 300, 600, 1200])
+def test_another_limit_makes_nobody_wait_longer_for_what_was_used(used: int, limit: int) -> None:
+    bucket = Bucket(600, 0.0)
+    bucket.take(used, 0.0)
+    owed_s = max(0, used - 600) / 10
+    bucket.change(limit, 0.0)
+    assert bucket.remaining(0.0) == max(0, limit - used)
+    assert bucket.wait_s(1, 0.0) <= owed_s + 60 / limit
+
+
 def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:
     quota = quota_of(TenantLimits(requests_at_once=2, tokens_at_once=100))
     quota.begin(60)

@@ -31,19 +31,23 @@ KEPT = [
     ("system", f"The line `{LINE}` tells Anthropic whom to bill."),
     ("user", f"What does {COUNTER} mean?"),
     ("user", "What is today's date?"),
+    ("user", "Today's date is 2026-12-01. Please count the working days until the end of the fiscal year 2027."),
+    ("user", "Today's date is 2026-12-01. Plan for 2027."),
     ("system", "Say Today's date is unknown."),
     ("system", ""),
 ]
 
 
-def raw(text: str) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(text).encode())
+def raw(text: str, escaped: str = "") -> msgspec.Raw:
+    """`escaped`: characters that an encoder writes as their code."""
+    return msgspec.Raw(json.dumps(text).translate({ord(each): f"\\u{ord(each):04x}" for each in escaped}).encode())
 
 
+@pytest.mark.parametrize("escaped", ["", "<>&'"])
 @pytest.mark.parametrize(("rule", "role", "text", "left"), CHANGED)
-def test_a_rule_takes_out_its_text(rule: str, role: str, text: str, left: str | None) -> None:
+def test_a_rule_takes_out_its_text(rule: str, role: str, text: str, left: str | None, escaped: str) -> None:
     texts = Texts(ALL)
-    found = texts.clean(raw(text), role)
+    found = texts.clean(raw(text, escaped), role)
     assert (None if found is None else json.loads(bytes(found))) == left
     assert texts.names() == ((rule,), ())
 

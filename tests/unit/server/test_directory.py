@@ -14,7 +14,10 @@ from tests.subjects.documents import config_of
 from warmroute_proxy.server.base.config import Config, EngineConfig
 from warmroute_proxy.server.base.config_source import LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.build import build
 from warmroute_proxy.server.discovery import last_known
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.reloads import Reloads
 from warmroute_proxy.server.stores.directory import polling
@@ -83,6 +86,28 @@ def test_a_key_that_has_ended_in_the_database_is_refused_though_a_config_has_it(
     assert [before.api_keys.owner_of(each) is not None for each in (b"wr-revoked", b"wr-other")] == [True, True]
     after = known(thread, tmp_path, of_file, keys={revoked: key("one", 0)})
     assert [after.api_keys.owner_of(each) is not None for each in (b"wr-revoked", b"wr-other")] == [False, True]
+
+
+async def test_a_request_is_read_by_the_tenants_of_the_database(
+    thread: StoreThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARMROUTE_SECRET", "s" * 32)
+    of_file = config_of(tmp_path, proxy={"region": "east", "state_dir": str(tmp_path / "state")})
+    proxy = await build(of_file, None)
+    request = Request(0.0, "POST", CHAT)
+    request.body = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+
+    def tenant_and_priority(name: str) -> tuple[str, int]:
+        tenant = proxy.config.tenant_by_name[name]
+        caller = proxy.parser.callers.of(CHAT, tenant, {"x-warmroute-priority": "interactive"})
+        parsed = proxy.parser.read(request, caller).parsed
+        return parsed.routing.tenant, parsed.engine_priority
+
+    assert tenant_and_priority("t") == ("", 1)
+    proxy.stores.access = known(thread, tmp_path, of_file, ["one"])
+    proxy.follow_directory()
+    assert [tenant_and_priority(name) for name in ("t", "one")] == [("t", 0), ("one", 0)]
+    proxy.close()
 
 
 def test_another_config_must_not_throw_out_a_tenant_of_the_database(thread: StoreThread, tmp_path: Path) -> None:

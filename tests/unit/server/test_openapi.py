@@ -1,10 +1,12 @@
 """The OpenAPI document: made once however many ask, and as the routes answer."""
 
 import asyncio
-from typing import Any
+import re
+from typing import Any, cast
 
 import httpx
 import pytest
+from starlette.routing import Match
 
 from warmroute_proxy.server.control import control_plane
 from warmroute_proxy.server.control.control_plane import PublicParts, described_routes, public_app
@@ -13,6 +15,7 @@ from warmroute_proxy.server.dialects.routes import APIS
 NOTHING: Any = None
 PATHS: dict[str, Any] = described_routes()["paths"]
 ADMIN = [(path, method) for path in PATHS if path.startswith("/admin") for method in PATHS[path] if method != "servers"]
+ADMIN_ROUTES: Any = control_plane.admin_app(control_plane.AdminParts(*[cast("Any", object())] * 11), {}).routes
 
 
 async def test_all_that_ask_at_once_get_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +44,16 @@ async def test_all_that_ask_at_once_get_one_document(monkeypatch: pytest.MonkeyP
 def test_operators_routes_say_what_any_request_can_get(path: str, method: str) -> None:
     said = set(PATHS[path][method]["responses"])
     assert {"400", "401", "404", "405", "408", "413", "414", "431", "500", "503"} <= said
+
+
+@pytest.mark.parametrize(("path", "method"), ADMIN)
+def test_a_name_with_a_slash_leads_to_the_route(path: str, method: str) -> None:
+    given = {each: "rack1/gpu0" for each in ("engine_id", "name") if f"{{{each}}}" in path}
+    scope = {"type": "http", "method": method.upper(), "path": re.sub(r"\{\w+\}", "rack1/gpu0" if given else "x", path)}
+    matches = [(route.path_format, route.matches(scope)) for route in ADMIN_ROUTES]
+    found, (_, matched) = next(each for each in matches if each[1][0] is Match.FULL)
+    assert found == path
+    assert matched["path_params"].items() >= given.items()
 
 
 @pytest.mark.parametrize("path", [path for api in APIS for path in {api.route: None, **dict.fromkeys(api.paths)}])

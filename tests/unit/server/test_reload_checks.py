@@ -1,6 +1,8 @@
 """What is checked of a config that is to be in force, beside what its file says."""
 
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +10,27 @@ import pytest
 from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_file import ConfigError, read_config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config, read_config
+from warmroute_proxy.server.base.config_source import ConfigSource
 from warmroute_proxy.server.base.files import FileChanges
-from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_secret
+from warmroute_proxy.server.check import problems_of
 from warmroute_proxy.server.reload.reloads import problems_for_processes
+
+CONFIG = """
+[proxy]
+region = "east"
+[ledger]
+dsn_file = "dsn"
+[[region]]
+name = "east"
+[[engine]]
+url = "http://a"
+region = "east"
+[[model]]
+name = "m"
+free = true
+"""
 
 
 def config(tmp_path: Path, **engine: str) -> Config:
@@ -42,6 +61,25 @@ def test_each_problem_is_named(tmp_path: Path) -> None:
     assert "cannot read the engine key" in key
 
 
+def test_a_check_names_all_problems_and_makes_nothing(tmp_path: Path) -> None:
+    found = config(tmp_path, key_file="k" * 300)
+    assert any("cannot read the engine key" in each for each in problems_of(found, {}))
+    assert not found.proxy.state_dir.exists()
+    found.proxy.state_dir.write_text("a file")
+    assert f"proxy.state_dir: {tmp_path / 'state'} cannot" in " ".join(problems_of(found, {}))
+
+
+@pytest.mark.parametrize("load", [load_dsn, bearer, lambda file: load_secret(file, {})])
+def test_a_secret_in_place_of_a_file_name_is_not_shown(load: Callable[[Path], object], tmp_path: Path) -> None:
+    for name in ("5a" * 32, "sk-live-abc/def+0123456789abcdefghij"):
+        with pytest.raises(SecretError) as raised:
+            load(tmp_path / name)
+        assert str(tmp_path) in str(raised.value)
+        assert not any(each in str(raised.value) for each in name.split("/"))
+    with pytest.raises(SecretError, match=r"ledger\.dsn"):
+        load(tmp_path / "ledger.dsn")
+
+
 def test_the_first_look_at_a_file_counts_as_a_change(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     changes = FileChanges(file)
@@ -66,15 +104,21 @@ def test_a_folder_that_kubernetes_swaps_changes_the_files_in_it(tmp_path: Path) 
         """As the kubelet does: `dsn` leads to `..data/dsn`, and `..data` to the newest folder."""
         (tmp_path / version).mkdir()
         (tmp_path / version / "dsn").write_text(f"postgresql://a:{version}@host/name")
+        (tmp_path / version / "w.toml").write_text(CONFIG)
         (tmp_path / "new").symlink_to(version)
         (tmp_path / "new").replace(tmp_path / "..data")
 
-    file = tmp_path / "dsn"
-    file.symlink_to("..data/dsn")
+    for name in ("dsn", "w.toml"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
     mount("one")
+    found = ConfigSource(tmp_path / "w.toml", {}).read().config
+    assert found == load_config(tmp_path / "w.toml")
+    assert found.database is not None
+    file = found.database.dsn_file
     changes = FileChanges(file)
     assert [changes.found(), changes.found()] == [True, False]
     mount("two")
+    shutil.rmtree(tmp_path / "one")
     assert [changes.found(), changes.found()] == [True, False]
     assert load_dsn(file) == "postgresql://a:two@host/name"
 

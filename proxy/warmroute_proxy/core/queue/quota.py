@@ -82,7 +82,10 @@ class Bucket:
         self._at_s = now_s
 
     def change(self, limit: int, now_s: float) -> None:
-        self._level = min(self._filled(now_s) + limit - self.limit, float(limit))
+        """Use another limit. What was used still counts, but nothing has to wait longer for it than before."""
+        filled = self._filled(now_s)
+        least = min(0.0, filled * limit / self.limit)
+        self._level = min(max(filled + limit - self.limit, least), float(limit))
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:

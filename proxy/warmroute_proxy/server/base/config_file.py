@@ -86,7 +86,7 @@ class ConfigError(ValueError):
 
 def load_config(path: Path) -> Config:
     """The config in a file. Raises: ConfigError with all problems."""
-    return read_config(read_file(path), path.resolve().parent, str(path))
+    return read_config(read_file(path), path.absolute().parent, str(path))
 
 
 def read_file(path: Path) -> bytes:
@@ -120,7 +120,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     _check_top(document, problems)
     secret, ledger = (Table(document.get(name, {}), name, problems) for name in ("secret", "ledger"))
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
-    secret_file, sync = secret.text("file", ""), ledger.choice("sync", ("process", "disk"), "process")
+    secret_file, sync = secret.file("file", folder), ledger.choice("sync", ("process", "disk"), "process")
     database = read_database(ledger, folder)
     ledger_file = read_ledger_file(ledger, has_database=database is not None)
     for table in (secret, ledger):
@@ -145,7 +145,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         raise ConfigError(source, problems)
     return Config(
         proxy=proxy,
-        secret_file=folder / secret_file if secret_file else None,
+        secret_file=secret_file,
         ledger_sync="disk" if sync == "disk" else "process",
         ledger_file=ledger_file,
         database=database,

@@ -34,7 +34,7 @@ class ConfigSource:
         """`folder`: where relative paths start; by default the folder of the file."""
         self.path = path
         self._instead = dict(instead)
-        self._folder = path.resolve().parent if folder is None else folder
+        self._folder = path.absolute().parent if folder is None else folder
 
     def read(self) -> ReadConfig:
         """Read and check the whole file. Raises: ConfigError with all problems."""

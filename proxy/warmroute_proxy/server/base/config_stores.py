@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -38,9 +38,9 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None if the table names no database."""
-    dsn_file = ledger.text("dsn_file", "")
-    database = ledger.read(DatabaseConfig, dsn_file=folder / dsn_file)
-    if dsn_file:
+    dsn_file = ledger.file("dsn_file", folder)
+    database = ledger.read(DatabaseConfig, dsn_file=dsn_file or folder)
+    if dsn_file is not None:
         return database
     for key in ("keep_days", "key_max_age_s"):
         if ledger.has(key):
@@ -202,7 +202,7 @@ def _nanousd(table: Table, key: str) -> int | None:
         return None
     try:
         amount = Decimal(text) * _NANO
-    except InvalidOperation:
+    except ArithmeticError:  # also an exponent that Decimal cannot hold
         amount = Decimal("NaN")
     if not amount.is_finite() or amount != amount.to_integral_value() or not 0 < amount <= MAX_USD * _NANO:
         table.problem(key, f'{shown(text)} is not an amount above 0 of USD, written like "12.50"')

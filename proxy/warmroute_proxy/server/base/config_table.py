@@ -125,7 +125,7 @@ class Table:
         """An http or https address without its trailing slash. It may be empty unless required."""
         value = self.text(key, None if required else "").rstrip("/")
         if value and (wrong := _url_problem(value)):
-            self.problem(key, f"{shown(value)} {wrong}")
+            self.problem(key, f"{_shown_url(value)} {wrong}")
             return ""
         return value
 
@@ -134,12 +134,14 @@ class Table:
         found = tuple(url.rstrip("/") for url in self.names(key, ()))
         wrong = [(at, problem) for at, url in enumerate(found) if (problem := _url_problem(url))]
         for at, problem in wrong:
-            self.problem(f"{key}[{at}]", f"{shown(found[at])} {problem}")
+            self.problem(f"{key}[{at}]", f"{_shown_url(found[at])} {problem}")
         return () if wrong else found
 
-    def file(self, key: str, folder: Path) -> Path | None:
-        """The path of a file, relative to a folder; None without the key."""
-        name = self.text(key, "")
+    def file(self, key: str, folder: Path, default: str | None = "") -> Path | None:
+        """The path of a file, relative to a folder; None if it is empty. The key is required if `default` is None."""
+        name = self.text(key, default)
+        if "://" in name:
+            self.problem(key, "is an address: write the address into a file, and name the file here")
         return folder / name if name else None
 
     def names(self, key: str, default: Collection[str]) -> tuple[str, ...]:
@@ -245,7 +247,7 @@ class Table:
         if member is bool:
             return self.flag(key, default=default)
         if member is Path:
-            return self.file(key, folder) if is_optional else folder / self.text(key, default and str(default))
+            return self.file(key, folder) if is_optional else self.file(key, folder, default and str(default)) or folder
         if origin is Literal:
             return self.choice(key, get_args(member), default)
         if origin in {tuple, frozenset}:
@@ -284,12 +286,17 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def _shown_url(value: str) -> str:
+    """An address as problems show it: without user, password and query."""
+    return shown(value.rpartition("@")[2].partition("?")[0])
+
+
 def _url_problem(value: str) -> str | None:
     try:
         parts = urlsplit(value)
         port = parts.port
     except ValueError as error:
-        return f"is not a URL: {error}"
+        return "is not a URL" if "@" in value else f"is not a URL: {error}"
     if parts.scheme not in ("http", "https"):
         return "must start with http:// or https://"
     if not parts.hostname or port == 0:

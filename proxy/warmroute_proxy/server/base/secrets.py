@@ -37,6 +37,8 @@ SESSION_HEX: Final = 16
 MAX_ENGINE_KEY_CHARS: Final = 1_024
 _MAX_FILE_BYTES: Final = 65_536
 MAX_CACHED: Final = 10_000
+MAX_SHOWN_CHARS: Final = 30
+"""How long the missing part of a path may be that a problem shows: API keys are longer."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -58,9 +60,9 @@ def load_secret(file: Path | None, environ: Mapping[str, str], *, private: bool 
     try:
         content, exposed = read_regular(file, _MAX_FILE_BYTES), is_exposed(file)
     except FileNotFoundError:
-        raise SecretError(f"no fleet secret: {file} does not exist and {SECRET_ENV} is not set") from None
+        raise SecretError(f"no fleet secret: {_shown(file)} does not exist and {SECRET_ENV} is not set") from None
     except OSError as error:
-        raise SecretError(f"cannot read the fleet secret from {file}: {error.strerror}") from None
+        raise SecretError(f"cannot read the fleet secret from {_shown(file)}: {error.strerror}") from None
     except ValueError as error:
         raise SecretError(f"cannot read the fleet secret from {file}: it {error}") from None
     if private and exposed:
@@ -122,11 +124,20 @@ def _text(file: Path, what: str, encoding: str, within: Sequence[Path] = ()) -> 
     try:
         return read_regular(file, _MAX_FILE_BYTES, within).decode(encoding).strip()
     except OSError as error:
-        raise SecretError(f"cannot read the {what} in {file}: {error.strerror}") from None
+        raise SecretError(f"cannot read the {what} in {_shown(file)}: {error.strerror}") from None
     except UnicodeDecodeError:
         return ""
     except ValueError as error:  # also raised for a path with a NUL, which must not be shown as it is
         raise SecretError(f"cannot read the {what} in {str(file)!r}: {error}") from None
+
+
+def _shown(file: Path) -> str:
+    """The path of a file in problems. A long part that does not exist may be a secret in place of a file's name."""
+    there = next((each for each in file.parents if os.access(each, os.F_OK)), Path())
+    missing = len(str(file.relative_to(there)))
+    if missing <= MAX_SHOWN_CHARS or os.access(file, os.F_OK):
+        return str(file)
+    return f"a file of {there} with a name of {missing} characters"
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
@@ -145,7 +156,7 @@ def new_api_key() -> tuple[str, str]:
 
 
 def config_key_id(sha256_hex: str) -> str:
-    """The id of a config's API key, from its digest. Keys of the database have their own ids."""
+    """The id of a config's API key, from its digest; an import keeps it. Keys that the database made have other ids."""
     return f"c-{sha256_hex[:10].lower()}"
 
 

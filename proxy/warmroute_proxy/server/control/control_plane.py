@@ -168,9 +168,9 @@ def public_app(parts: PublicParts) -> FastAPI:
 def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
     """The application of the admin listener. `files`: the files of the admin page."""
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
+    add_flip_routes(app, parts.engines, parts.flips)  # first, since an engine's id may have a slash
     add_engine_routes(app, parts.engines)
     _add_state(app, parts)
-    add_flip_routes(app, parts.engines, parts.flips)
     add_directory(app, parts.directory)
     add_admin_usage(app, parts.asking)
     add_views(app, parts.views)

@@ -73,6 +73,10 @@ class DirectoryAdmin:
         """The names of the tenants of the config file."""
         return sorted(self._access.of_file.tenant_by_name)
 
+    def key_ids(self, tenant: str) -> set[str]:
+        """The ids of a tenant's keys in the database, also of keys that have ended."""
+        return self._access.ids_by_tenant.get(tenant, set())
+
     def tenants(self) -> TenantAdmin:
         return TenantAdmin(self.operator, self._access.of_file)
 

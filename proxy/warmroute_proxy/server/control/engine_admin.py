@@ -130,20 +130,20 @@ def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
         """All engines of this region."""
         return json_answer(EngineList([admin.status(engine_id) for engine_id in admin.ids]))
 
-    @app.get("/admin/engines/{engine_id}")
-    @app.get("/admin/engines/{engine_id}/drain")
+    @app.get("/admin/engines/{engine_id:path}")
+    @app.get("/admin/engines/{engine_id:path}/drain")
     @admin_route(EngineState)
     async def engine(engine_id: str) -> Response:
         """One engine."""
         return one(engine_id)
 
-    @app.post("/admin/engines/{engine_id}/drain")
+    @app.post("/admin/engines/{engine_id:path}/drain")
     @changing_route(EngineState)
     async def drain(engine_id: str) -> Response:
         """Drain an engine: it gets no new requests."""
         return order(engine_id, draining=True)
 
-    @app.delete("/admin/engines/{engine_id}/drain")
+    @app.delete("/admin/engines/{engine_id:path}/drain")
     @changing_route(EngineState)
     async def undrain(engine_id: str) -> Response:
         """It may get work again."""

@@ -115,13 +115,13 @@ def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> Non
         reason = flips.refusal(engine_id, now=now)
         return None if reason is None else error_answer(409, reason, "flip_refused")
 
-    @app.get("/admin/engines/{engine_id}/flip")
+    @app.get("/admin/engines/{engine_id:path}/flip")
     @admin_route(EngineState, errors=(*READING, 409))
     async def may_flip(engine_id: str) -> Response:
         """Whether it can be flipped."""
         return refused(engine_id, now=False) or json_answer(admin.status(engine_id))
 
-    @app.post("/admin/engines/{engine_id}/flip")
+    @app.post("/admin/engines/{engine_id:path}/flip")
     @admin_route(EngineState, errors=(*CHANGING, 502))
     async def flip(engine_id: str, graph_gb: float | None = None) -> Response:
         """Switch a drained engine between prefill and decode."""

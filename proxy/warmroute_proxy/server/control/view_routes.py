@@ -151,6 +151,8 @@ class Views:
         if tenant is None:
             return limits.first(MAX_LIMITS, now_s)
         name, key_ids = tenant.name, {config_key_id(digest) for digest in tenant.key_sha256}
+        if self._directory is not None:
+            key_ids |= self._directory.key_ids(name)
 
         def visible(scope: Scope) -> bool:
             return shared or (set(scope.tenants) <= {name} and key_ids.issuperset(scope.keys))

@@ -86,7 +86,7 @@ export async function keys(state, place) {
     table("API keys", columns, listed.data.map((key) => [el("code", {}, key.id), key.tenant, key.note, state_of(key.state), day(key.made_at), day(key.expires_at), key.source])),
     el("p", { class: "quiet" }, listed.has_more ? "Only the newest keys are shown: choose a tenant, or use `warmroute keys list`." : ""),
     el("h2", {}, "Budgets"), ...budgets(limits.budgets),
-    el("h2", {}, "Limits by the minute and at once"), ...quotas({ ...limits.tenants, ...limits.limits }),
+    el("h2", {}, "Limits by the minute and at once"), ...quotas({ ...limits.tenants, ...limits.limits }, new Set(limits.at_once.map((one) => one.name))),
     el("p", { class: "quiet" }, limits.left_out ? `${count(limits.left_out)} more are not shown: choose a tenant.` : ""),
     ...limits.at_once.map((one) => meter(`${one.name}, at once`, one.running, one.limit, `${count(one.running)} / ${count(one.limit)}`)));
 }
@@ -103,18 +103,15 @@ function budgets(rows) {
   });
 }
 
-function quotas(named) {
-  const rows = Object.entries(named).filter(([, quota]) => quota.requests_per_minute !== undefined || quota.tokens_per_minute !== undefined);
+function quotas(named, shared) {
+  const limits = ["requests_per_minute", "tokens_per_minute", "requests_at_once", "tokens_at_once"];
+  const rows = Object.entries(named).filter(([, quota]) => limits.some((limit) => quota[limit] !== undefined));
   if (!rows.length) return [el("p", { class: "quiet" }, "There are no limits here.")];
-  const left = (limit, remaining) => (limit === undefined ? null : meter("", limit - remaining, limit, `${count(remaining)} left of ${count(limit)}`));
-  return rows.map(([name, quota]) => {
-    const minute = (label, limit, remaining) => {
-      const made = left(limit, remaining);
-      if (made) made.firstChild.textContent = label;
-      return made;
-    };
-    return el("section", { class: "card" }, el("h3", {}, name),
-      minute("Requests", quota.requests_per_minute, quota.requests_remaining), minute("Tokens", quota.tokens_per_minute, quota.tokens_remaining),
-      el("p", { class: "quiet" }, `${count(quota.running)} requests with ${count(quota.tokens_running)} tokens run now.`));
-  });
+  const bar = (label, limit, used, text) => (limit === undefined ? null : meter(label, used, limit, text));
+  const minute = (label, limit, left) => bar(label, limit, limit - left, `${count(left)} left of ${count(limit)}`);
+  const at_once = (label, limit, running) => bar(label, limit, running, `${count(running)} / ${count(limit)}`);
+  return rows.map(([name, quota]) => el("section", { class: "card" }, el("h3", {}, name),
+    minute("Requests", quota.requests_per_minute, quota.requests_remaining), minute("Tokens", quota.tokens_per_minute, quota.tokens_remaining),
+    shared.has(name) ? null : at_once("Requests at once", quota.requests_at_once, quota.running), at_once("Tokens at once", quota.tokens_at_once, quota.tokens_running),
+    el("p", { class: "quiet" }, `${count(quota.running)} requests with ${count(quota.tokens_running)} tokens run now.`)));
 }

@@ -64,6 +64,7 @@ async function signIn() {
     Object.assign(state, { role: about.role, tenant: about.tenant ?? "", region: about.region });
     $("who").textContent = about.role === "operator" ? `Operator, region ${about.region}` : `Tenant ${about.tenant}, region ${about.region}`;
     const names = about.tenants.map((tenant) => el("option", { value: tenant }, tenant));
+    if (about.tenants_left_out) names.push(el("option", { disabled: true }, `${about.tenants_left_out} more are not listed`));
     $("tenant").replaceChildren(...(about.role === "operator" ? [el("option", { value: "" }, "All tenants")] : []), ...names);
     $("tenant").disabled = about.role !== "operator";
     if (about.tenants.length === 1) $("tenant").value = state.tenant = about.tenants[0];

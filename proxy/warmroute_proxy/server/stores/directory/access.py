@@ -89,6 +89,9 @@ class Access:
         """The config with the tenants of the database added."""
 
         self.api_keys = ApiKeys({})
+        self.ids_by_tenant: dict[str, set[str]] = {}
+        """The ids of the database's keys, also of keys that have ended."""
+
         self.on_keys: list[Callable[[], None]] = []
         """Functions to call when keys may have changed."""
 
@@ -165,6 +168,9 @@ class Access:
         known = self.config.tenant_by_name
         of_stored = {sha256: key.tenant for sha256, key in good.items() if key.tenant in known}
         ids = {sha256: key.id for sha256, key in self._keys.values.items()}  # also used for keys of the config
+        self.ids_by_tenant = {}
+        for key in self._keys.values.values():
+            self.ids_by_tenant.setdefault(key.tenant, set()).add(key.id)
         ended = {sha256 for sha256, key in self._keys.values.items() if not key.is_good(now_s)}
         in_file = self.of_file.tenant_by_sha256()
         of_file = {sha256: tenant for sha256, tenant in in_file.items() if sha256.lower() not in ended}

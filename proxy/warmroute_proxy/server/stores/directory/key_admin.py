@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from warmroute_proxy.server.base.config_table import NAME
-from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 from warmroute_proxy.server.stores.directory.changing import MAX_LISTED, Operator, next_version
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
-ID: Final = re.compile(r"k-[0-9a-f]{10}")
+ID: Final = re.compile(r"[ck]-[0-9a-f]{10}")
 KeyId = Annotated[str, Meta(pattern=f"^{ID.pattern}$")]
 MAX_KEYS: Final = 1_000
 """How many usable keys one tenant may have."""
@@ -177,10 +177,10 @@ class KeyAdmin:
         return len(revoked)
 
     async def import_digests(self, connection: Connection, tenant: str, digests: Sequence[str], version: int) -> int:
-        """Import the keys of a config's tenant. Returns how many were not in the database already."""
+        """Import the keys of a config's tenant, with their ids, which budgets may name. Returns how many were added."""
         added = 0
         for digest in digests:
-            id_ = _new_id()
+            id_ = config_key_id(digest)
             if await connection.fetchrow(_MAKE, id_, digest, tenant, "imported", None, version) is not None:
                 await self._operator.note(connection, ("key", "import", id_), tenant, None, {"note": "imported"})
                 added += 1

@@ -46,8 +46,8 @@ _CHANGE: Final = "UPDATE tenant SET settings = $2::jsonb, version = $3, changed_
 _REMOVE: Final = "UPDATE tenant SET removed_at = now(), version = $2 WHERE name = $1"
 _LIST: Final = """
 SELECT name, settings::text, made_at, changed_at FROM tenant
-    WHERE removed_at IS NULL AND ($1::text IS NULL OR name > $1) AND ($2::text IS NULL OR name = $2)
-    ORDER BY name LIMIT $3
+    WHERE removed_at IS NULL AND ($1::text IS NULL OR name COLLATE "C" > $1) AND ($2::text IS NULL OR name = $2)
+    ORDER BY name COLLATE "C" LIMIT $3
 """
 
 
