@@ -107,9 +107,11 @@ class LocalFleet:
 
     def stop(self) -> None:
         """Stop all processes, proxies first, so that they can end and bill open turns while engines still answer."""
-        self.stop_proxies()
-        stop_all(self._children, STOP_GRACE_S)
-        self._children.clear()
+        try:
+            self.stop_proxies()
+        finally:
+            stop_all(self._children, STOP_GRACE_S)
+            self._children.clear()
 
     def stop_proxies(self) -> None:
         """Stop the proxies; afterwards their ledgers are complete."""

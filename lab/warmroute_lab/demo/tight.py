@@ -164,10 +164,12 @@ class TightFleet:
         return render(values, "tight.toml") + "".join(tables)
 
     def _stop(self) -> None:
-        stop_all(self._proxies, STOP_GRACE_S)
-        stop_all(self._engines, STOP_GRACE_S)
-        for server in self._servers:
-            server.kill()
+        try:
+            stop_all(self._proxies, STOP_GRACE_S)
+        finally:
+            stop_all(self._engines, STOP_GRACE_S)
+            for server in self._servers:
+                server.kill()
 
 
 def _start_deadline_s() -> float:

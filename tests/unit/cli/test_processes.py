@@ -1,7 +1,10 @@
 """Children that listen, fail to, or do not stop when asked; and what is kept in the state directory."""
 
+import os
+import select
 import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,10 +14,12 @@ from tests.machine import seconds
 
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
 from warmroute_cli.state import api_key, locked_state, secret_file
+from warmroute_lab.fleet import FleetOptions, LocalFleet
 
 LISTEN = 'print(\'{"event":"listening","url":"u"}\', flush=True)'
 STAY = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+CTRL_C = "import os, signal; signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))"
 
 
 def child(tmp_path: Path, *lines: str) -> Child:
@@ -48,6 +53,32 @@ def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
     one.listening(time.monotonic() + seconds(10))
     stop_all([one], 0.1)
     assert not one.running()
+
+
+def test_ctrl_c_during_a_stop_ends_a_deaf_proxy_and_the_engines(tmp_path: Path) -> None:
+    proxy = child(tmp_path, CTRL_C, LISTEN, "while True:", "    signal.pause()")
+    proxy.listening(time.monotonic() + seconds(10))
+    engine = child(tmp_path, STAY)
+    fleet = LocalFleet(tmp_path, tmp_path, FleetOptions(), _children=[engine], _proxy_children=[proxy])
+    with pytest.raises(KeyboardInterrupt):
+        fleet.stop()
+    assert (proxy.running(), engine.running()) == (False, False)
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = (
+        "import os, pathlib, sys, time; from warmroute_cli.processes import Child\n"
+        f"one = Child('child', [sys.executable, '-c', {f'{LISTEN}; {STAY}'!r}], pathlib.Path.cwd())\n"
+        f"one.listening(time.monotonic() + {seconds(10)})\n"
+        "print(one.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", parent], cwd=tmp_path, capture_output=True, check=False)
+    try:
+        ended = os.pidfd_open(int(killed.stdout))
+    except ProcessLookupError:
+        return
+    with os.fdopen(ended):
+        assert select.select([ended], [], [], seconds(10))[0]
 
 
 def test_a_child_hears_what_it_is_told(tmp_path: Path) -> None:
