@@ -114,12 +114,15 @@ def stop_all(children: Sequence[Child], grace_s: float) -> None:
 
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Within this context, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped."""
+    """Within this context, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped. A signal
+    that is ignored, as `nohup` makes SIGHUP, stays ignored.
+    """
 
     def interrupt(_signal: int, _stack: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:

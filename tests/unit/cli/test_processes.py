@@ -95,6 +95,16 @@ def test_sigterm_unwinds_like_ctrl_c() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopping_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_secret_and_key_are_kept_and_private(tmp_path: Path) -> None:
     key, path = api_key(tmp_path), secret_file(tmp_path)
     text = path.read_text()
