@@ -16,7 +16,7 @@ from warmroute_cli.arguments import count, rates_of
 from warmroute_cli.replay.replay_options import kv_tokens, workers
 from warmroute_lab.replay.loaders import begins_as_record
 from warmroute_lab.replay.record import MAX_BYTES
-from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
+from warmroute_lab.replay.setup import DEFAULT_POLICY, POLICIES, Setup, run_watched
 from warmroute_lab.replay.trace import Trace
 from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
@@ -31,7 +31,7 @@ class Case:
     """The policy, fleet and rates with which the trace is played."""
 
     name: str
-    policy: str = PRODUCTION
+    policy: str = DEFAULT_POLICY
     setup: Setup = field(default_factory=Setup)
     rates: Rates | None = None
 

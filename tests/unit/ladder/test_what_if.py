@@ -118,6 +118,13 @@ def test_options_that_a_trace_cannot_follow_are_refused(words: list[str], trace:
     assert words[0] in capsys.readouterr().err
 
 
+def test_the_first_simulation_has_the_policy_of_replay(trace: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "replay.json"
+    assert main(["replay", str(trace), "--json", str(file)]) == 0
+    assert main(["ladder", str(trace)]) == 0
+    assert f"as it is: policy={json.loads(file.read_text())[0]['policy']},workers=" in capsys.readouterr().out
+
+
 def test_a_trace_without_rates_does_not_say_what_was_billed(trace: Path, capsys: Capture) -> None:
     assert main(["ladder", str(trace), "--what-if", "policy=round_robin"]) == 0
     out = capsys.readouterr().out
