@@ -266,7 +266,7 @@ def _check_changes(setup: Setup) -> None:
             raise TraceError(f"there is no worker {change.worker}: they are 0 to {count - 1}")
         if change.kind == "remove":
             up.discard(change.worker)
-        elif change.kind == "add":
+        else:
             up.add(change.worker)
         _check_up(setup, up)
 
