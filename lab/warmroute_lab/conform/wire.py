@@ -15,7 +15,7 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from warmroute.contract.usage import Counts, counts_of, usage_in
+from warmroute.contract.usage import Counts, counts_of, tokens_of, usage_in
 from warmroute.files.printable import printable
 from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_headers
 
@@ -139,13 +139,19 @@ class Exchange(NamedTuple):
     ttft_s: float = 0.0
     """Seconds from the request, on an open connection, to the first part of the answer's stream."""
 
+    counts_cached: bool = False
+    """Whether an earlier answer has a count of cached tokens. Then a usage that may omit 0 means 0."""
+
     @property
     def ok(self) -> bool:
         return self.status == 200 and not self.broken
 
     @property
     def counts(self) -> Counts:
-        return counts_of(self.usage, signed=True)
+        found = counts_of(self.usage, signed=True)
+        if found.cached is None and self.counts_cached:
+            return found._replace(cached=tokens_of(self.usage).cached)
+        return found
 
     @property
     def answers(self) -> int:
