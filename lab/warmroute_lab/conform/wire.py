@@ -183,11 +183,15 @@ class Endpoint:
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
         """`keys`: the key of each tenant; for an empty key none is sent. `timeout_s`: for one whole answer."""
         self.hider = Hider(keys)
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise NotReached(f"{self.hider.text(url)!r} is not an http address")
+        wrong = NotReached(f"{self.hider.text(url)!r} is not an http address")
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            raise wrong from None
+        if parts.scheme not in {"http", "https"} or not self._host:
+            raise wrong
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
         self._keys = keys
         self._timeout_s = timeout_s
