@@ -13,6 +13,7 @@ import pytest
 from tests.machine import seconds
 
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
+from warmroute_cli.running import running_in
 from warmroute_cli.state import api_key, locked_state, secret_file
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
@@ -124,6 +125,12 @@ def test_a_state_directory_holds_one_fleet_at_a_time(tmp_path: Path) -> None:
         pass
     with locked_state(tmp_path / "state") as again:
         assert again.is_dir()
+
+
+def test_the_addresses_of_a_fleet_that_was_killed_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_text('[{"region": "east", "url": "http://old", "admin_url": "http://old"}]')
+    with locked_state(tmp_path):
+        assert running_in(tmp_path) is None
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
