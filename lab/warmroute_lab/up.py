@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
 def _print_exports(arguments: Namespace) -> int:
     """Returns 0 if the exports were printed, 2 if no fleet runs."""
     until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
-    while (found := running.find(arguments.state_dir)) is None and time.monotonic() < until_s:
+    while (found := _fleet(arguments)) is None and time.monotonic() < until_s:
         time.sleep(LOOK_S)
     if found is None:
         hint = f"start `{called_as()} up` in another terminal"
@@ -57,6 +57,14 @@ def _print_exports(arguments: Namespace) -> int:
         return 2
     print(exports(found.addresses[0].url, found.api_key))
     return 0
+
+
+def _fleet(arguments: Namespace) -> running.Running | None:
+    """The fleet to use. With `--wait`, no fleet of another folder while one starts in the state directory."""
+    here = running.running_in(arguments.state_dir)
+    if here is None and arguments.wait and state.in_use(arguments.state_dir):
+        return None
+    return here or running.find_named(arguments.state_dir)
 
 
 @contextmanager

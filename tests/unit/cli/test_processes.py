@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from tests.machine import seconds
 
+from warmroute_cli.main import main
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
-from warmroute_cli.running import running_in
+from warmroute_cli.running import Address, announced, running_in
 from warmroute_cli.state import api_key, locked_state, secret_file
+from warmroute_lab import up
 from warmroute_lab.fleet import FleetOptions, LocalFleet
 
 LISTEN = 'print(\'{"event":"listening","url":"u"}\', flush=True)'
@@ -131,6 +133,19 @@ def test_the_addresses_of_a_fleet_that_was_killed_are_not_used(tmp_path: Path) -
     (tmp_path / "fleet.json").write_text('[{"region": "east", "url": "http://old", "admin_url": "http://old"}]')
     with locked_state(tmp_path):
         assert running_in(tmp_path) is None
+
+
+def test_wait_takes_no_fleet_of_another_folder_while_one_starts_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(up, "START_TIMEOUT_S", 0.0)
+    with locked_state(tmp_path / "other") as other, announced(other, [Address("east", "http://east", "http://admin")]):
+        assert main(["up", "--wait"]) == 0
+        assert f"using the fleet of {other}" in capsys.readouterr().err
+        with locked_state(Path(".warmroute")):
+            assert main(["up", "--wait"]) == 2
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
