@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from warmroute_cli import running, state
+from warmroute_cli.arguments import DEFAULT_STATE_DIR
 from warmroute_cli.installed import called_as
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
@@ -162,13 +163,14 @@ def greeting(fleet: LocalFleet) -> str:
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
     first = next(iter(fleet.proxies.values()))
+    option = "" if fleet.state_dir == DEFAULT_STATE_DIR.absolute() else running.option(fleet.state_dir)
     lines += [
         f"admin key: {state.admin_key(fleet.state_dir)} (opens the page at admin)",
         f"key:       {fleet.api_key}",
         f"logs:      {fleet.run_dir}",
         *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
         "",
-        f"In a shell (`{called_as()} up --env` prints this line again):",
+        f"In a shell (`{called_as()} up --env{option}` prints this line again):",
         f"  {exports(first.url, fleet.api_key)}",
         "",
         "For OpenCode, in the folder of a project:",
@@ -179,7 +181,7 @@ def greeting(fleet: LocalFleet) -> str:
         f"    -H 'authorization: Bearer {fleet.api_key}' \\",
         "    -H 'content-type: application/json' -H 'x-session-affinity: my-session' \\",
         f"""    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"hello"}}]}}'""",
-        f"  {called_as()} usage --session my-session",
+        f"  {called_as()} usage --session my-session{option}",
         "",
         "Ctrl-C stops everything.",
     ]

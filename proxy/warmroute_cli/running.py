@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,6 +78,11 @@ def running_in(state_dir: Path) -> Running | None:
     if not state.in_use(state_dir):
         return None
     return Running(state_dir, addresses, state.api_key(state_dir), state.admin_key(state_dir))
+
+
+def option(state_dir: Path) -> str:
+    """The option by which a printed command uses this state directory from any folder."""
+    return f" --state-dir {shlex.quote(str(state_dir.absolute()))}"
 
 
 def _fleets() -> list[Path]:

@@ -198,7 +198,7 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str, str]]:
 
 
 def _watching(state_dir: Path) -> str:
-    return f"{WATCH} --state-dir {shlex.quote(str(state_dir.absolute()))}"
+    return f"{WATCH}{running.option(state_dir)}"
 
 
 def _explain_wait() -> None:

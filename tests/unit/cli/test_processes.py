@@ -17,7 +17,7 @@ from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_sig
 from warmroute_cli.running import Address, announced, running_in
 from warmroute_cli.state import api_key, locked_state, secret_file
 from warmroute_lab import up
-from warmroute_lab.fleet import FleetOptions, LocalFleet
+from warmroute_lab.fleet import FleetOptions, LocalFleet, Proxy
 
 LISTEN = 'print(\'{"event":"listening","url":"u"}\', flush=True)'
 STAY = "import signal; signal.pause()"
@@ -66,6 +66,15 @@ def test_ctrl_c_during_a_stop_ends_a_deaf_proxy_and_the_engines(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         fleet.stop()
     assert (proxy.running(), engine.running()) == (False, False)
+
+
+def test_printed_commands_use_the_state_directory_of_the_fleet(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    proxies = {"east": Proxy("east", "http://east", "http://admin", folder)}
+    printed = up.greeting(LocalFleet(folder, folder, FleetOptions(), proxies=proxies))
+    assert f"usage --session my-session --state-dir '{folder}'\n" in printed
+    assert f"up --env --state-dir '{folder}'`" in printed
 
 
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
