@@ -70,15 +70,15 @@ def first_case(paths: list[Path], given: str | None, device_tokens: int | None) 
     if roles:
         setup = replace(setup, prefills=max(1, len(roles) - decodes), decodes=decodes)
     case = Case("as it is", setup=setup)
-    return case if given is None else changed(case, given)
+    return case if given is None else changed(case, given, "--as-it-is")
 
 
-def changed(case: Case, text: str) -> Case:
-    """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError."""
+def changed(case: Case, text: str, option: str) -> Case:
+    """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError, with `option`."""
     try:
         return _changed(case, text)
-    except ArgumentTypeError as error:
-        raise ValueError(f"--what-if {text!r}: {error}") from None
+    except (ArgumentTypeError, ValueError) as error:
+        raise ValueError(f"{option} {text!r}: {error}") from None
 
 
 def _changed(case: Case, text: str) -> Case:
@@ -86,7 +86,7 @@ def _changed(case: Case, text: str) -> Case:
     for each in text.split(","):
         name, equals, value = each.partition("=")
         if not equals or name not in NAMES:
-            raise ValueError(f"--what-if {each!r} is not one of {', '.join(f'{known}=' for known in NAMES)}")
+            raise ValueError(f"{each!r} is not one of {', '.join(f'{known}=' for known in NAMES)}")
         if name == "policy":
             if value not in POLICIES:
                 raise ValueError(f"no policy {value}; there are {', '.join(POLICIES)}")
