@@ -130,6 +130,11 @@ class TestMooncake:
         assert times[0] != times[1]
         assert 3 <= times[2] < 9 <= times[3] < 9 + 4.5  # the last group: the median gap
 
+    def test_the_first_arrival_is_at_0_also_of_a_trace_with_the_time_of_day(self, tmp_path: Path) -> None:
+        rows = [[chat(begin_ms + 1000 * at, 512, [at]) for at in range(9)] for begin_ms in (0, 1_760_000_000_000)]
+        times = [[each.at_s for each in load(written(tmp_path / "t.jsonl", each)).requests] for each in rows]
+        assert times[0] == times[1]
+
     def test_a_seed_draws_the_arrivals_alone(self, tmp_path: Path) -> None:
         path = written(tmp_path / "t.jsonl", [chat(0, 512, [number]) for number in range(9)] + [chat(3000, 512, [9])])
         first, same, other = (load(path, seed=seed).requests for seed in (1, 1, 2))
