@@ -108,7 +108,7 @@ def _roles(path: Path) -> list[str]:
     """The roles of the workers in a proxy's record of decisions; empty if the file is not a record."""
     if not begins_as_record(path):
         return []
-    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+    with GivenFile(path, MAX_BYTES) as file:
         for _, _, opened in Frames(file.read):
             return [worker.role for worker in opened.workers] if isinstance(opened, Opened) else []
     return []

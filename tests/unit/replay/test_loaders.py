@@ -315,17 +315,18 @@ def record_of(path: Path, turns: Sequence[tuple[float, RoutingRequest]]) -> Path
     for ticket, (at_s, routing) in enumerate(turns):
         calls += [Placed(at_s, routing, frozenset(), router.place(routing, at_s)), Dispatched(at_s)]
         calls.append(Ended(ticket, at_s + 0.5, routing.chain.total_bytes // 4, 0, 100))
-    path.write_bytes(MAGIC + b"".join(frame(call) for call in calls))
+    record = MAGIC + b"".join(frame(call) for call in calls)
+    path.write_bytes(gzip.compress(record) if path.suffix == ".gz" else record)
     return path
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_records_of_a_proxys_processes_are_one_trace(tmp_path: Path, order: Sequence[int]) -> None:
+@pytest.mark.parametrize(("order", "suffix"), [((0, 1, 2), ""), ((2, 0, 1), ".gz")])
+def test_records_of_a_proxys_processes_are_one_trace(tmp_path: Path, order: Sequence[int], suffix: str) -> None:
     """Sessions go from one process to another with each turn, and share a prefix."""
     turns = [(10.0 + 3 * turn + session, turn_of(session, turn + 1)) for turn in range(6) for session in range(2)]
     turns.sort(key=lambda each: each[0])
     whole = load(record_of(tmp_path / "whole", turns))
-    parts = [record_of(tmp_path / f"proxy.record.{n}", turns[n::3]) for n in range(3)]
+    parts = [record_of(tmp_path / f"proxy.record.{n}{suffix}", turns[n::3]) for n in range(3)]
     together = load_all([parts[n] for n in order])
     assert [asdict(each) for each in together.requests] == [asdict(each) for each in whole.requests]
     assert (together.sessions, together.ceiling()) == (2, whole.ceiling())
