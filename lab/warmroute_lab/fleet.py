@@ -127,7 +127,7 @@ class LocalFleet:
         return [{"engine": engine.id, **entry} for engine in self.engines for entry in _finished(engine)]
 
     def _start(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
+        deadline_s = start_deadline_s()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         relay = self._spawn("relay", _relay_command(self.options.delay_ms))
         started = [
@@ -178,6 +178,10 @@ class LocalFleet:
             values[f"{prefix}_url"] = engine.url
             values[f"{prefix}_bootstrap_port"] = engine.bootstrap_port
         return render(values)
+
+
+def start_deadline_s() -> float:
+    return time.monotonic() + START_TIMEOUT_S * slowness()
 
 
 def _finished(engine: LocalEngine) -> list[dict[str, Any]]:
