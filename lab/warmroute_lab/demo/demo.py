@@ -32,12 +32,12 @@ def add(demo: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Returns 0 if every check holds, else 1. Raises: FleetError."""
-    ignored = ("speed", "sessions", "harness") if arguments.tight else ("speed",) * (arguments.engine == "sglang")
+    chosen, ignored = "--engine sglang", ["speed"] if arguments.engine == "sglang" else []
+    if arguments.tight:
+        chosen, ignored = "--tight", ["speed", "sessions", "harness"]
     for name in ignored:
         if getattr(arguments, name) != arguments.parsed_by.get_default(name):
-            arguments.parsed_by.error(
-                f"--{name} has no effect with {'--tight' if arguments.tight else '--engine sglang'}"
-            )
+            arguments.parsed_by.error(f"--{name} has no effect with {chosen}")
     if arguments.json:
         _check_writable(arguments.json)
     if arguments.tight:

@@ -98,7 +98,7 @@ def conform(capture: Capture, *words: object) -> tuple[int, dict[str, dict[str, 
 
 def test_gemini_omits_a_count_of_0(serve: Serve, key: Path, tmp_path: Path, capsys: Capture) -> None:
     """The server finds only whole prompts of the same key again, and answers an Idempotency-Key once."""
-    other, seen = tmp_path / "other", set()
+    other, seen = tmp_path / "other", set[tuple[str, str]]()
     other.write_text("another")
 
     def gemini(to: Answering, body: dict[str, Any]) -> None:
