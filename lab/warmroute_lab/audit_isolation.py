@@ -19,7 +19,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from warmroute.contract.receipt import TIERS, cached_tokens
-from warmroute_cli.arguments import KeyFileError, count, key_in, whole
+from warmroute_cli.arguments import KeyFileError, count, keys_in, whole
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_lab.conform.shapes import Shape
 from warmroute_lab.conform.wire import Endpoint, NotReached
@@ -314,9 +314,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise AuditError(f"--trials {arguments.trials} is too few to tell anything; give {LEAST_TRIALS} or more")
         senders = _senders(arguments)
         options = AuditOptions(arguments.trials, arguments.prompt_bytes, arguments.filler)
-        seen = audit(senders, options, lambda counted: _progress(counted, arguments.trials))
+        try:
+            seen = audit(senders, options, lambda counted: _progress(f"\r{counted} of {arguments.trials} trials"))
+        finally:
+            _progress("\n")
     except (AuditError, KeyFileError, NotReached) as error:
-        print(f"\nwarmroute audit: {error}" if sys.stderr.isatty() else f"warmroute audit: {error}", file=sys.stderr)
+        print(f"warmroute audit: {error}", file=sys.stderr)
         return 2
     found = verdicts(seen, arguments.trials, arguments.tier)
     print(json.dumps([asdict(each) for each in found], indent=2) if arguments.json else shown(found))
@@ -344,17 +347,18 @@ def shown(found: list[IsolationVerdict]) -> str:
 def _senders(arguments: argparse.Namespace) -> dict[Relation, Sender]:
     """The senders. The first tenant is last, since its request loads the prompt back to the device."""
     files = {
-        Relation.OUTSIDER: arguments.other_key_file,
-        Relation.MEMBER: arguments.group_key_file,
-        Relation.ITSELF: arguments.key_file,
+        "--other-key-file": arguments.other_key_file,
+        "--group-key-file": arguments.group_key_file,
+        "--key-file": arguments.key_file,
     }
+    relations = (Relation.OUTSIDER, Relation.MEMBER, Relation.ITSELF)
     return {
-        relation: Sender(arguments.base_url, key_in(file), arguments.model)
-        for relation, file in files.items()
-        if file is not None
+        relation: Sender(arguments.base_url, key, arguments.model)
+        for relation, key in zip(relations, keys_in(files), strict=True)
+        if key
     }
 
 
-def _progress(counted: int, trials: int) -> None:
+def _progress(text: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{counted} of {trials} trials", end="", file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)

@@ -107,9 +107,11 @@ class LocalFleet:
 
     def stop(self) -> None:
         """Stop all processes, proxies first, so that they can end and bill open turns while engines still answer."""
-        self.stop_proxies()
-        stop_all(self._children, STOP_GRACE_S)
-        self._children.clear()
+        try:
+            self.stop_proxies()
+        finally:
+            stop_all(self._children, STOP_GRACE_S)
+            self._children.clear()
 
     def stop_proxies(self) -> None:
         """Stop the proxies; afterwards their ledgers are complete."""
@@ -125,7 +127,7 @@ class LocalFleet:
         return [{"engine": engine.id, **entry} for engine in self.engines for entry in _finished(engine)]
 
     def _start(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
+        deadline_s = start_deadline_s()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         relay = self._spawn("relay", _relay_command(self.options.delay_ms))
         started = [
@@ -176,6 +178,10 @@ class LocalFleet:
             values[f"{prefix}_url"] = engine.url
             values[f"{prefix}_bootstrap_port"] = engine.bootstrap_port
         return render(values)
+
+
+def start_deadline_s() -> float:
+    return time.monotonic() + START_TIMEOUT_S * slowness()
 
 
 def _finished(engine: LocalEngine) -> list[dict[str, Any]]:

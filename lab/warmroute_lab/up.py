@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from warmroute_cli import running, state
+from warmroute_cli.arguments import DEFAULT_STATE_DIR
 from warmroute_cli.installed import called_as
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
@@ -49,7 +50,7 @@ def run(arguments: Namespace) -> int:
 def _print_exports(arguments: Namespace) -> int:
     """Returns 0 if the exports were printed, 2 if no fleet runs."""
     until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
-    while (found := running.find(arguments.state_dir)) is None and time.monotonic() < until_s:
+    while (found := _fleet(arguments)) is None and time.monotonic() < until_s:
         time.sleep(LOOK_S)
     if found is None:
         hint = f"start `{called_as()} up` in another terminal"
@@ -57,6 +58,14 @@ def _print_exports(arguments: Namespace) -> int:
         return 2
     print(exports(found.addresses[0].url, found.api_key))
     return 0
+
+
+def _fleet(arguments: Namespace) -> running.Running | None:
+    """The fleet to use. With `--wait`, no fleet of another folder while one starts in the state directory."""
+    here = running.running_in(arguments.state_dir)
+    if here is None and arguments.wait and state.in_use(arguments.state_dir):
+        return None
+    return here or running.find_named(arguments.state_dir)
 
 
 @contextmanager
@@ -154,13 +163,14 @@ def greeting(fleet: LocalFleet) -> str:
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
     first = next(iter(fleet.proxies.values()))
+    option = "" if fleet.state_dir == DEFAULT_STATE_DIR.absolute() else running.option(fleet.state_dir)
     lines += [
         f"admin key: {state.admin_key(fleet.state_dir)} (opens the page at admin)",
         f"key:       {fleet.api_key}",
         f"logs:      {fleet.run_dir}",
         *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
         "",
-        f"In a shell (`{called_as()} up --env` prints this line again):",
+        f"In a shell (`{called_as()} up --env{option}` prints this line again):",
         f"  {exports(first.url, fleet.api_key)}",
         "",
         "For OpenCode, in the folder of a project:",
@@ -171,7 +181,7 @@ def greeting(fleet: LocalFleet) -> str:
         f"    -H 'authorization: Bearer {fleet.api_key}' \\",
         "    -H 'content-type: application/json' -H 'x-session-affinity: my-session' \\",
         f"""    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"hello"}}]}}'""",
-        f"  {called_as()} usage --session my-session",
+        f"  {called_as()} usage --session my-session{option}",
         "",
         "Ctrl-C stops everything.",
     ]

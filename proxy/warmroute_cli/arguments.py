@@ -1,9 +1,10 @@
 """Reads option values, with errors that name the expected form, and adds options that several commands share."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
+from itertools import combinations
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -261,6 +262,15 @@ def key_in(file: Path) -> str:
     if not key or not key.isprintable():
         raise KeyFileError(f"{file} holds no key")
     return key
+
+
+def keys_in(files: Mapping[str, Path | None]) -> tuple[str, ...]:
+    """The keys of several tenants, by the options that name their files; empty without a file. Raises: KeyFileError."""
+    keys = {option: "" if file is None else key_in(file) for option, file in files.items()}
+    for one, other in combinations(keys, 2):
+        if keys[one] and keys[one] == keys[other]:
+            raise KeyFileError(f"{one} and {other} hold the same key: isolation needs keys of different tenants")
+    return tuple(keys.values())
 
 
 def add_top(top: argparse.ArgumentParser) -> None:

@@ -1,10 +1,12 @@
 """Runs child processes that print their addresses on the first line of their output.
 
 Output goes to files, so that no child blocks on a full pipe and the reason for a failed start can be shown. Children
-run in sessions of their own: Ctrl-C reaches only the parent process, which then stops the children in order.
+run in sessions of their own: Ctrl-C reaches only the parent process, which then stops the children in order. If the
+parent is killed, the kernel stops its children.
 """
 
 import contextlib
+import ctypes
 import json
 import signal
 import subprocess
@@ -18,6 +20,8 @@ from warmroute_cli.arguments import CannotRun
 
 POLL_S = 0.01
 LOG_LINES_SHOWN = 5
+PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl
 
 
 class FleetError(CannotRun):
@@ -34,7 +38,12 @@ class Child:
 
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603 (our own command lines)
-            command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 (a single system call)
         )
 
     @property
@@ -85,23 +94,35 @@ class Child:
         return f" (log: {self._log})" + "".join(f"\n    {line}" for line in lines)
 
 
+def _end_with_parent() -> None:
+    """In the child: the kernel sends SIGTERM when the parent ends, even by SIGKILL."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def stop_all(children: Sequence[Child], grace_s: float) -> None:
-    """Stop all children at once: send SIGTERM, then SIGKILL to those that still run after `grace_s`."""
-    for child in children:
-        child.ask_to_stop()
+    """Stop all children at once: send SIGTERM, then SIGKILL to those that run after `grace_s` or after Ctrl-C."""
     deadline_s = time.monotonic() + grace_s
-    for child in children:
-        child.wait_or_kill(deadline_s)
+    try:
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.wait_or_kill(deadline_s)
+    except KeyboardInterrupt:
+        stop_all(children, 0.0)
+        raise
 
 
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Within this context, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped."""
+    """Within this context, SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that children are stopped. A signal
+    that is ignored, as `nohup` makes SIGHUP, stays ignored.
+    """
 
     def interrupt(_signal: int, _stack: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """Finds a running fleet of `warmroute up`, through files that `up` writes for other commands.
 
-While the fleet runs, `FILE` in its state directory has the addresses of its proxies. The file has no keys: commands
+While the fleet runs, a file in its state directory has the addresses of its proxies. The file has no keys: commands
 derive the API key and the admin key from the fleet's secret. Another file, in the user's state folder (XDG), lists the
 state directories of running fleets. So a command in another folder finds the newest fleet.
 """
@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,6 @@ from warmroute_cli.arguments import DEFAULT_STATE_DIR
 MAX_FLEETS: Final = 8
 """How many state directories are read from the file in the user's state folder, the newest first."""
 
-FILE = "fleet.json"
 PORTS = "ports.json"
 USERS = "users"
 """While a command uses another command's fleet, it holds a shared lock on this file."""
@@ -44,7 +44,7 @@ class Running(NamedTuple):
 @contextlib.contextmanager
 def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
     """Until this context ends, other commands can find the fleet."""
-    path = state_dir / FILE
+    path = state_dir / state.FLEET_FILE
     path.write_text(json.dumps([address._asdict() for address in addresses]) + "\n", encoding="utf-8")
     _keep_fleets([state_dir.resolve(), *(each for each in _fleets() if state.in_use(each))])
     try:
@@ -71,13 +71,18 @@ def find_named(state_dir: Path) -> Running | None:
 
 def running_in(state_dir: Path) -> Running | None:
     try:
-        found = json.loads((state_dir / FILE).read_text(encoding="utf-8"))
+        found = json.loads((state_dir / state.FLEET_FILE).read_text(encoding="utf-8"))
         addresses = [Address(**address) for address in found]
     except (OSError, ValueError, TypeError):
         return None
     if not state.in_use(state_dir):
         return None
     return Running(state_dir, addresses, state.api_key(state_dir), state.admin_key(state_dir))
+
+
+def option(state_dir: Path) -> str:
+    """The option by which a printed command uses this state directory from any folder."""
+    return f" --state-dir {shlex.quote(str(state_dir.absolute()))}"
 
 
 def _fleets() -> list[Path]:

@@ -6,9 +6,13 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from warmroute_cli.processes import FleetError
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
+
+FLEET_FILE: Final = "fleet.json"
+"""While a fleet runs, its addresses. A fleet that was killed leaves the file."""
 
 
 def make(state_dir: Path) -> None:
@@ -30,6 +34,7 @@ def locked_state(state_dir: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise FleetError(f"another fleet runs in {state_dir}; stop it or choose another --state-dir") from None
+        (state_dir / FLEET_FILE).unlink(missing_ok=True)
         yield state_dir.resolve()
 
 

@@ -104,7 +104,8 @@ def repeated(trial: Trial) -> Outcome:
     if first.counts.prompt != again.counts.prompt:
         text = f"the prompt has {first.counts.prompt} tokens, and {again.counts.prompt} when it is sent again"
         return failed(text, first, again)
-    if first.answer.get("id") is not None and first.answer.get("id") == again.answer.get("id"):
+    name = "responseId" if trial.api == "gemini" else "id"
+    if first.answer.get(name) is not None and first.answer.get(name) == again.answer.get(name):
         return passed("the same Idempotency-Key gets the same answer, once")
     cached = again.counts.cached
     if cached is None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from warmroute.contract.money import Rates, usd
 from warmroute.files.printable import printable
-from warmroute_cli.arguments import above_zero, count, key_in, rates_of
+from warmroute_cli.arguments import above_zero, count, keys_in, rates_of
 from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
 from warmroute_lab.conform.checks import Check, checks_of, cost_of, results_of
 from warmroute_lab.conform.trial import FAIL, NOT_TRIED, Cell, Cost, Trial, TrialOptions
@@ -95,7 +95,7 @@ def run(arguments: Namespace) -> int:
     hider = Hider(())
     try:
         rates = None if arguments.price is None else rates_of(arguments.price)
-        keys = _keys(arguments)
+        keys = keys_in({"--key-file": arguments.key_file, "--other-key-file": arguments.other_key_file})
         hider = Hider(keys)
         endpoint = Endpoint(arguments.url, keys, arguments.timeout_s)
         options = TrialOptions(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
@@ -160,13 +160,3 @@ def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> No
         raise ValueError("--most-usd needs --price")
     if _nanousd(costs, rates) > most_usd * 1e9:
         raise ValueError(f"it may cost more than {most_usd:g} USD: nothing was sent; try --turns 1 or fewer APIs")
-
-
-def _keys(arguments: Namespace) -> tuple[str, str]:
-    """The keys of both tenants. Raises: ValueError."""
-    first, second = (
-        key_in(file) if file is not None else "" for file in (arguments.key_file, arguments.other_key_file)
-    )
-    if second and first == second:
-        raise ValueError("--key-file and --other-key-file hold the same key: isolation needs keys of two tenants")
-    return first, second

@@ -118,6 +118,7 @@ class Trial:
         if len(self.sent) >= self._allowed.requests:
             raise TooMany(f"more than {self._allowed.requests} requests")
         found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)
+        found = found._replace(counts_cached=any(each.counts.cached for each in self.sent))
         self.sent.append(found)
         self._prompt_tokens += found.counts.prompt or 0
         self._completion_tokens += found.counts.completion or 0

@@ -15,7 +15,7 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from warmroute.contract.usage import Counts, counts_of, usage_in
+from warmroute.contract.usage import Counts, counts_of, tokens_of, usage_in
 from warmroute.files.printable import printable
 from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_headers
 
@@ -139,13 +139,19 @@ class Exchange(NamedTuple):
     ttft_s: float = 0.0
     """Seconds from the request, on an open connection, to the first part of the answer's stream."""
 
+    counts_cached: bool = False
+    """Whether an earlier answer has a count of cached tokens. Then a usage that may omit 0 means 0."""
+
     @property
     def ok(self) -> bool:
         return self.status == 200 and not self.broken
 
     @property
     def counts(self) -> Counts:
-        return counts_of(self.usage, signed=True)
+        found = counts_of(self.usage, signed=True)
+        if found.cached is None and self.counts_cached:
+            return found._replace(cached=tokens_of(self.usage).cached)
+        return found
 
     @property
     def answers(self) -> int:
@@ -177,11 +183,15 @@ class Endpoint:
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
         """`keys`: the key of each tenant; for an empty key none is sent. `timeout_s`: for one whole answer."""
         self.hider = Hider(keys)
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise NotReached(f"{self.hider.text(url)!r} is not an http address")
+        wrong = NotReached(f"{self.hider.text(url)!r} is not an http address")
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            raise wrong from None
+        if parts.scheme not in {"http", "https"} or not self._host:
+            raise wrong
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
         self._keys = keys
         self._timeout_s = timeout_s

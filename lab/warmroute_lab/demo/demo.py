@@ -32,6 +32,12 @@ def add(demo: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Returns 0 if every check holds, else 1. Raises: FleetError."""
+    chosen, ignored = "--engine sglang", ["speed"] if arguments.engine == "sglang" else []
+    if arguments.tight:
+        chosen, ignored = "--tight", ["speed", "sessions", "harness"]
+    for name in ignored:
+        if getattr(arguments, name) != arguments.parsed_by.get_default(name):
+            arguments.parsed_by.error(f"--{name} has no effect with {chosen}")
     if arguments.json:
         _check_writable(arguments.json)
     if arguments.tight:

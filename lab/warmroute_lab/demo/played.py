@@ -12,6 +12,7 @@ sums of the ledger with SGLang's counters.
 
 import asyncio
 import json
+import shlex
 import shutil
 import time
 import urllib.request
@@ -102,7 +103,8 @@ def _embedded(out: Console, arguments: Namespace, state_dir: Path) -> Played:
         report.show(out, summary, on)
         out.print("Where tokens were lost, with affinity off and with affinity on:")
         for name, _ in PASSES:
-            out.print(f"  {called_as()} ladder {arguments.state_dir}/demo-{name}", markup=False, soft_wrap=True)
+            folder = shlex.quote(f"{arguments.state_dir}/demo-{name}")
+            out.print(f"  {called_as()} ladder {folder}", markup=False, soft_wrap=True)
 
     return summary, [off, on], show
 

@@ -30,7 +30,7 @@ from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_sig
 from warmroute_cli.state import locked_state
 from warmroute_lab.demo import report
 from warmroute_lab.demo.played import write_json
-from warmroute_lab.fleet import PAGE_SIZE, START_TIMEOUT_S, STOP_GRACE_S, render, started_proxy, wait_ready
+from warmroute_lab.fleet import PAGE_SIZE, STOP_GRACE_S, render, start_deadline_s, started_proxy, wait_ready
 from warmroute_proxy.server.base.secrets import key_sha256
 
 TURN_TIMEOUT_S: Final = 300.0
@@ -116,7 +116,7 @@ class TightFleet:
     def _start(self) -> None:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         engines = self._sglang() if self._load.model == MODEL_NAME else self._embedded()
-        deadline_s = _start_deadline_s()
+        deadline_s = start_deadline_s()
         for number, port in enumerate(self._ports):
             others = [f"http://127.0.0.1:{other}" for other in self._ports if other != port]
             path, config = self._run_dir / f"proxy{number}.toml", self._config(number, port, others, engines)
@@ -127,7 +127,7 @@ class TightFleet:
             self.urls.append(url)
 
     def _embedded(self) -> list[tuple[str, str]]:
-        load, deadline_s = self._load, _start_deadline_s()
+        load, deadline_s = self._load, start_deadline_s()
         for number in range(load.engines):
             command = [sys.executable, "-m", "warmroute_lab.engine", "--engine-id", f"a{number}"]
             command += ["--model", load.model, "--host", "127.0.0.1", "--port", "0", "--page-size", str(PAGE_SIZE)]
@@ -164,14 +164,12 @@ class TightFleet:
         return render(values, "tight.toml") + "".join(tables)
 
     def _stop(self) -> None:
-        stop_all(self._proxies, STOP_GRACE_S)
-        stop_all(self._engines, STOP_GRACE_S)
-        for server in self._servers:
-            server.kill()
-
-
-def _start_deadline_s() -> float:
-    return time.monotonic() + START_TIMEOUT_S * slowness()
+        try:
+            stop_all(self._proxies, STOP_GRACE_S)
+        finally:
+            stop_all(self._engines, STOP_GRACE_S)
+            for server in self._servers:
+                server.kill()
 
 
 def run(arguments: Namespace) -> int:

@@ -9,7 +9,7 @@ A policy is made for one run: `SomePolicy(fleet)`. Then the simulation calls, in
 - `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; both do nothing by default;
 - `lost(turn, now_s)` if the worker went away before the end; `choose` is then called for the turn again;
 - `changed(now_s)` after workers came or went (`self.fleet.prefills` is then another list), `restarted(worker, now_s)`
-  after a worker restarted with an empty cache; both before `lost` for the turns of that worker;
+  after a worker that was up restarted with an empty cache; both before `lost` for the turns of that worker;
 - `report(now_s)` every `report_every_s`, unless that is 0.
 
 `turn.request` has `blocks` (ids, each standing for a block and all before it), `input_tokens`, `session`, `turn` (see

@@ -29,7 +29,7 @@ class ReplayVerdict(NamedTuple):
 
 def verify(path: Path) -> ReplayVerdict:
     """Repeat every decision of the record in a file. Raises: RecordError, UnreadableFile."""
-    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+    with GivenFile(path, MAX_BYTES) as file:
         try:
             return judge(Frames(file.read))
         except RecordError as error:

@@ -82,6 +82,8 @@ PRODUCTION: Final = "warmroute"
 WITH_EVENTS: Final = "warmroute+events"
 WITH_QUEUE: Final = "warmroute+queue"
 WITH_WORKING_SET: Final = "warmroute+working-set"
+DEFAULT_POLICY: Final = WITH_WORKING_SET
+"""What a proxy does by default."""
 OURS: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, WITH_WORKING_SET)
 POLICIES: Final = (*OURS, *BASELINES)
 ACROSS_REGIONS: Final = frozenset({*OURS, "skylb"})
@@ -264,7 +266,7 @@ def _check_changes(setup: Setup) -> None:
             raise TraceError(f"there is no worker {change.worker}: they are 0 to {count - 1}")
         if change.kind == "remove":
             up.discard(change.worker)
-        elif change.kind == "add":
+        else:
             up.add(change.worker)
         _check_up(setup, up)
 

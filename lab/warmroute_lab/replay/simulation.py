@@ -287,13 +287,14 @@ class Simulation:
 
     def _change(self, change: WorkerChange, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
         worker = self.fleet.workers[change.worker]
+        stays = change.kind == "restart" and worker.index in self.fleet.up
         up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
         lost: list[ReplayTurn] = []
         if change.kind != "add":
             lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
             worker.restart(renew(worker))
         self.fleet.set_up(up)
-        if change.kind == "restart":
+        if stays:
             self.policy.restarted(worker, now_s)
         else:
             self.policy.changed(now_s)

@@ -241,10 +241,13 @@ def _of_trace(arguments: Namespace) -> int:
     from warmroute_cli.ladder import what_if
     from warmroute_lab.replay.loaders import load_all
 
-    rates = rates_by_model(arguments.price).get("")
+    prices = rates_by_model(arguments.price)
+    if prices.keys() - {""}:
+        raise ValueError("--price: all turns of a record or trace have the same rates: leave out MODEL=")
+    rates = prices.get("")
     trace = load_all(arguments.paths)
     case = what_if.first_case(arguments.paths, arguments.as_it_is, arguments.kv_tokens)
-    cases = [what_if.changed(case, text) for text in arguments.what_if]
+    cases = [what_if.changed(case, text, "--what-if") for text in arguments.what_if]
     first = what_if.ladder_of(trace, case, case.rates or rates, arguments.by)
     others = what_if.differences(trace, first, case.rates or rates, cases)
     about = {"kind": TRACE, "paths": [str(path) for path in arguments.paths], "case": what_if.described(case)}

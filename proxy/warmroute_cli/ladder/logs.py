@@ -31,6 +31,10 @@ MAX_FILE_BYTES: Final = 1 << 40
 MAX_NAMED: Final = 5
 """The maximum number of models that a note names."""
 
+WEKA: Final = b'"hash_id_scope"'
+WEKA_BYTES: Final = 4096
+"""The first bytes of a weka trace, which have `WEKA`. A file may have its only session on several lines."""
+
 LOOKED_AT: Final = 2_000
 """Lines at the beginning of a file in which its format is looked for."""
 
@@ -98,6 +102,10 @@ def unrated(reports: Reports) -> list[str]:
 
 def format_of(path: Path) -> str:
     """The format of a log, by its first lines. Raises: ValueError, OSError."""
+    with GivenFile(path, MAX_FILE_BYTES) as file:
+        begin = file.read(WEKA_BYTES)
+        if begin.startswith(b"{") and WEKA in begin:
+            return TRACE
     for number, line in enumerate(_lines(path)):
         if number >= LOOKED_AT:
             break

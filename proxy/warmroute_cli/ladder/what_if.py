@@ -16,7 +16,7 @@ from warmroute_cli.arguments import count, rates_of
 from warmroute_cli.replay.replay_options import kv_tokens, workers
 from warmroute_lab.replay.loaders import begins_as_record
 from warmroute_lab.replay.record import MAX_BYTES
-from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
+from warmroute_lab.replay.setup import DEFAULT_POLICY, POLICIES, Setup, run_watched
 from warmroute_lab.replay.trace import Trace
 from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
@@ -31,7 +31,7 @@ class Case:
     """The policy, fleet and rates with which the trace is played."""
 
     name: str
-    policy: str = PRODUCTION
+    policy: str = DEFAULT_POLICY
     setup: Setup = field(default_factory=Setup)
     rates: Rates | None = None
 
@@ -70,15 +70,15 @@ def first_case(paths: list[Path], given: str | None, device_tokens: int | None) 
     if roles:
         setup = replace(setup, prefills=max(1, len(roles) - decodes), decodes=decodes)
     case = Case("as it is", setup=setup)
-    return case if given is None else changed(case, given)
+    return case if given is None else changed(case, given, "--as-it-is")
 
 
-def changed(case: Case, text: str) -> Case:
-    """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError."""
+def changed(case: Case, text: str, option: str) -> Case:
+    """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError, with `option`."""
     try:
         return _changed(case, text)
-    except ArgumentTypeError as error:
-        raise ValueError(f"--what-if {text!r}: {error}") from None
+    except (ArgumentTypeError, ValueError) as error:
+        raise ValueError(f"{option} {text!r}: {error}") from None
 
 
 def _changed(case: Case, text: str) -> Case:
@@ -86,7 +86,7 @@ def _changed(case: Case, text: str) -> Case:
     for each in text.split(","):
         name, equals, value = each.partition("=")
         if not equals or name not in NAMES:
-            raise ValueError(f"--what-if {each!r} is not one of {', '.join(f'{known}=' for known in NAMES)}")
+            raise ValueError(f"{each!r} is not one of {', '.join(f'{known}=' for known in NAMES)}")
         if name == "policy":
             if value not in POLICIES:
                 raise ValueError(f"no policy {value}; there are {', '.join(POLICIES)}")
@@ -108,7 +108,7 @@ def _roles(path: Path) -> list[str]:
     """The roles of the workers in a proxy's record of decisions; empty if the file is not a record."""
     if not begins_as_record(path):
         return []
-    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+    with GivenFile(path, MAX_BYTES) as file:
         for _, _, opened in Frames(file.read):
             return [worker.role for worker in opened.workers] if isinstance(opened, Opened) else []
     return []

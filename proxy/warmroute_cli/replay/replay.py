@@ -26,7 +26,7 @@ from warmroute_lab.replay.loaders import load_all
 from warmroute_lab.replay.record import ReplayVerdict, verify
 from warmroute_lab.replay.results import Result
 from warmroute_lab.replay.scenarios.scenario import Run, Scenario
-from warmroute_lab.replay.setup import POLICIES, WITH_WORKING_SET, Setup, WorkerKind, read_fleet, run
+from warmroute_lab.replay.setup import DEFAULT_POLICY, POLICIES, Setup, WorkerKind, read_fleet, run
 from warmroute_lab.replay.simulation import Progress, WorkerChange
 from warmroute_lab.replay.trace import Trace, TraceError
 from warmroute_proxy.core.replicas.record import RecordError
@@ -148,7 +148,7 @@ def print_table(results: Iterable[Result]) -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
-    named = arguments.policy or (["all"] if arguments.sweep else [WITH_WORKING_SET])
+    named = arguments.policy or (["all"] if arguments.sweep else [DEFAULT_POLICY])
     policies = list(dict.fromkeys(POLICIES if "all" in named else named))
     unknown = [policy for policy in policies if policy not in POLICIES]
     if unknown:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.arguments import above_zero, count, integer, number, tokens, wants
+from warmroute_cli.arguments import above_zero, count, integer, number, tokens, wants, whole
 
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
@@ -41,7 +41,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--made-up", choices=MADE_UP, metavar="NAME", help="replay a generated trace")
     parser.add_argument(
         "--seed",
-        type=int,
+        type=whole,
         default=1,
         metavar="N",
         help="seed of a generated trace, or of arrivals that a file does not state (1)",

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
+from warmroute_cli.arguments import CannotRun
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, kept_settings, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
@@ -109,24 +110,16 @@ SCRIPT_BYTES = 4_096
 AS_ROOT = "warmroute: as root, claude refuses --dangerously-skip-permissions: in a container set IS_SANDBOX=1"
 
 
-class CannotRun(Exception):
-    """The program was not started. The message is shown to the user."""
-
-
 def run(arguments: Namespace) -> int:
-    """Run the program, and return its exit status, or 2 if it was not started."""
-    try:
-        program = _program(arguments)
-        if arguments.print:
-            root, key = _address(arguments)
-            print(_settings(arguments, program, root, key).shell("" if arguments.show_key else key))
-            return 0
-        _check_installed(arguments.program, program)
-        with _proxy(arguments) as (root, key, watch):
-            return _run(arguments, program, root, key, watch)
-    except (CannotRun, ApiError) as error:
-        print(f"warmroute run: {error}", file=sys.stderr)
-        return 2
+    """Run the program, and return its exit status. Raises: CannotRun and ApiError, if it was not started."""
+    program = _program(arguments)
+    if arguments.print:
+        root, key = _address(arguments)
+        print(_settings(arguments, program, root, key).shell("" if arguments.show_key else key))
+        return 0
+    _check_installed(arguments.program, program)
+    with _proxy(arguments) as (root, key, watch):
+        return _run(arguments, program, root, key, watch)
 
 
 def _program(arguments: Namespace) -> Program:
@@ -198,7 +191,7 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str, str]]:
 
 
 def _watching(state_dir: Path) -> str:
-    return f"{WATCH} --state-dir {shlex.quote(str(state_dir.absolute()))}"
+    return f"{WATCH}{running.option(state_dir)}"
 
 
 def _explain_wait() -> None:

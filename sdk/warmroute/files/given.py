@@ -24,7 +24,7 @@ class UnreadableFile(ValueError):
 class GivenFile:
     """The bytes of a file from its beginning, as a context manager."""
 
-    def __init__(self, path: Path, max_bytes: int, *, unpack: bool = True) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         """`max_bytes`: the limit of unpacked bytes. Raises: UnreadableFile."""
         self.path = path
         self._left = self._max_bytes = max_bytes
@@ -37,7 +37,7 @@ class GivenFile:
             raise self._unreadable(advice) from None
         self._file: BufferedReader | gzip.GzipFile = self._outer
         self._size = "bytes"
-        if unpack and self._outer.peek(2)[:2] == GZIP:
+        if self._outer.peek(2)[:2] == GZIP:
             self._file = gzip.GzipFile(fileobj=self._outer)
             self._size = "unpacked bytes"
 

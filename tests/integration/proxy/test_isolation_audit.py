@@ -136,13 +136,17 @@ def test_an_audit_in_which_nothing_hits_fails(tmp_path: Path, capsys: pytest.Cap
         (("--model", "none"), "the server answers 404"),
         (("--base-url", "ftp://x"), "'ftp://x' is not an http address"),
         (("--base-url", "http://127.0.0.1:1"), "127.0.0.1: "),
+        (("--base-url", "http://127.0.0.1:99999"), "'http://127.0.0.1:99999' is not an http address"),
         (("--key-file", "/none"), "/none cannot be read"),
+        (("--key-file", "second.key"), "--other-key-file and --key-file hold the same key"),
+        (("--group-key-file", "first.key"), "--group-key-file and --key-file hold the same key"),
     ],
 )
 def test_what_cannot_be_tried_is_one_sentence(
-    tried: Tried, capsys: pytest.CaptureFixture[str], more: tuple[str, str], said: str
+    tried: Tried, capsys: pytest.CaptureFixture[str], more: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ("--key-file", str(tried.files["first"]), "--other-key-file", str(tried.files["second"]))
+    monkeypatch.chdir(tried.files["first"].parent)
     assert main(["audit", "isolation", "--base-url", tried.proxy.url, *keys, *OPTIONS, *more]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)

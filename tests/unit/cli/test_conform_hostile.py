@@ -92,8 +92,30 @@ def conform(capture: Capture, *words: object) -> tuple[int, dict[str, dict[str, 
     """The exit status, the cells, and all that was printed."""
     code = main(["conform", *map(str, words), "--json"])
     out, err = capture.readouterr()
-    cells = json.loads(out)["apis"]["openai"]["cells"] if out else []
-    return code, {cell["check"]: cell for cell in cells}, out + err
+    (api,) = json.loads(out)["apis"].values() if out else [{"cells": []}]
+    return code, {cell["check"]: cell for cell in api["cells"]}, out + err
+
+
+def test_gemini_omits_a_count_of_0(serve: Serve, key: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The server finds only whole prompts of the same key again, and answers an Idempotency-Key once."""
+    other, seen = tmp_path / "other", set[tuple[str, str]]()
+    other.write_text("another")
+
+    def gemini(to: Answering, body: dict[str, Any]) -> None:
+        sent = to.headers["x-goog-api-key"], json.dumps(body)
+        cached = {"cachedContentTokenCount": 95} if sent in seen else {}
+        seen.add(sent)
+        answer = {"responseId": to.headers["idempotency-key"], "usageMetadata": {"promptTokenCount": 100, **cached}}
+        if "stream" in to.path:
+            to.say(b"data: " + json.dumps(answer).encode() + b"\n\n", kind="text/event-stream")
+        else:
+            to.say(json.dumps(answer).encode())
+
+    words = ("--api", "gemini", "--key-file", key, "--other-key-file", other)
+    _, cells, _ = conform(capsys, serve(gemini), *words)
+    checked = ("sticks by x-session-affinity", "isolation of two keys", "retry")
+    assert [cells[check]["state"] for check in checked] == ["fail", "pass", "pass"]
+    assert "same answer" in cells["retry"]["finding"]
 
 
 ECHOES: dict[str, Callable[[Answering], None]] = {

@@ -38,7 +38,7 @@ def test_what_is_announced_grows_with_what_is_asked_for() -> None:
     assert costs[0].nanousd(Rates(600_000, 100_000, 3_000_000)) < costs[1].nanousd(Rates(600_000, 100_000, 3_000_000))
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://", "//"])
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "//", "http://host:99999", "http://[::1/v1"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(NotReached, match="is not an http address"):
         Endpoint(url, ("", ""), 1.0)

@@ -60,6 +60,9 @@ def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) ->
         (["replay", "x", "--kv-tokens", "1M:1:1:1"], "'1M:1:1:1' is not DEVICE[:HOST[:STORE]] in tokens, like 3M:10M"),
         (["replay", "x", "--change", "9:restart"], "'9:restart' is not SECOND:KIND:WORKER, like 600:restart:3"),
         (["replay", "x", "--naming-share", "2"], "argument --naming-share: '2' is not a number from 0 to 1"),
+        (["demo", "--tight", "--sessions", "4"], "--sessions has no effect with --tight"),
+        (["demo", "--engine", "sglang", "--speed", "5"], "--speed has no effect with --engine sglang"),
+        (["replay", "x", "--seed", "-1"], "argument --seed: '-1' is not a whole number"),
         (["replay", "x", "--rtt-ms", "nan"], "argument --rtt-ms: 'nan' is not a number above 0"),
     ],
 )

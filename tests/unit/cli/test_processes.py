@@ -1,7 +1,10 @@
 """Children that listen, fail to, or do not stop when asked; and what is kept in the state directory."""
 
+import os
+import select
 import signal
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,12 +12,17 @@ from pathlib import Path
 import pytest
 from tests.machine import seconds
 
+from warmroute_cli.main import main
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
+from warmroute_cli.running import Address, announced, running_in
 from warmroute_cli.state import api_key, locked_state, secret_file
+from warmroute_lab import up
+from warmroute_lab.fleet import FleetOptions, LocalFleet, Proxy
 
 LISTEN = 'print(\'{"event":"listening","url":"u"}\', flush=True)'
 STAY = "import signal; signal.pause()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+CTRL_C = "import os, signal; signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))"
 
 
 def child(tmp_path: Path, *lines: str) -> Child:
@@ -50,6 +58,41 @@ def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
     assert not one.running()
 
 
+def test_ctrl_c_during_a_stop_ends_a_deaf_proxy_and_the_engines(tmp_path: Path) -> None:
+    proxy = child(tmp_path, CTRL_C, LISTEN, "while True:", "    signal.pause()")
+    proxy.listening(time.monotonic() + seconds(10))
+    engine = child(tmp_path, STAY)
+    fleet = LocalFleet(tmp_path, tmp_path, FleetOptions(), _children=[engine], _proxy_children=[proxy])
+    with pytest.raises(KeyboardInterrupt):
+        fleet.stop()
+    assert (proxy.running(), engine.running()) == (False, False)
+
+
+def test_printed_commands_use_the_state_directory_of_the_fleet(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    proxies = {"east": Proxy("east", "http://east", "http://admin", folder)}
+    printed = up.greeting(LocalFleet(folder, folder, FleetOptions(), proxies=proxies))
+    assert f"usage --session my-session --state-dir '{folder}'\n" in printed
+    assert f"up --env --state-dir '{folder}'`" in printed
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent = (
+        "import os, pathlib, sys, time; from warmroute_cli.processes import Child\n"
+        f"one = Child('child', [sys.executable, '-c', {f'{LISTEN}; {STAY}'!r}], pathlib.Path.cwd())\n"
+        f"one.listening(time.monotonic() + {seconds(10)})\n"
+        "print(one.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", parent], cwd=tmp_path, capture_output=True, check=False)
+    try:
+        ended = os.pidfd_open(int(killed.stdout))
+    except ProcessLookupError:
+        return
+    with os.fdopen(ended):
+        assert select.select([ended], [], [], seconds(10))[0]
+
+
 def test_a_child_hears_what_it_is_told(tmp_path: Path) -> None:
     one = child(tmp_path, "line = input()", "print(line, flush=True)", STAY)
     one.send({"west": "url"})
@@ -62,6 +105,16 @@ def test_sigterm_unwinds_like_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt), stopping_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopping_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_secret_and_key_are_kept_and_private(tmp_path: Path) -> None:
@@ -83,6 +136,25 @@ def test_a_state_directory_holds_one_fleet_at_a_time(tmp_path: Path) -> None:
         pass
     with locked_state(tmp_path / "state") as again:
         assert again.is_dir()
+
+
+def test_the_addresses_of_a_fleet_that_was_killed_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "fleet.json").write_text('[{"region": "east", "url": "http://old", "admin_url": "http://old"}]')
+    with locked_state(tmp_path):
+        assert running_in(tmp_path) is None
+
+
+def test_wait_takes_no_fleet_of_another_folder_while_one_starts_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(up, "START_TIMEOUT_S", 0.0)
+    with locked_state(tmp_path / "other") as other, announced(other, [Address("east", "http://east", "http://admin")]):
+        assert main(["up", "--wait"]) == 0
+        assert f"using the fleet of {other}" in capsys.readouterr().err
+        with locked_state(Path(".warmroute")):
+            assert main(["up", "--wait"]) == 2
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

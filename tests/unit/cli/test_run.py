@@ -157,7 +157,7 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert main(["run", *words, "--state-dir", str(tmp_path / "state")]) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("warmroute run: ")
+    assert printed.err.startswith(("warmroute: ", "warmroute run: "))
     assert said in printed.err
     assert printed.out == ""
 

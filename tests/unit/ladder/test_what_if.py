@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ladder.test_logs import Capture, ladder
+from tests.unit.replay.test_loaders import call, weka
 
 from warmroute_cli.main import main
 
@@ -105,6 +106,8 @@ def test_what_lower_tiers_hold_is_kept(trace: Path, capsys: Capture, tiers: str)
         (["--what-if", "policy=best"], "no policy best"),
         (["--what-if", "price=1:2"], "is not INPUT:CACHED:OUTPUT"),
         (["--what-if", "workers=0"], "workers"),
+        (["--as-it-is", "speed=3"], "ladder: --as-it-is 'speed=3': "),
+        (["--price", "kimi-k2.5=0.6:0.1:3"], "leave out MODEL="),
     ],
 )
 def test_a_wrong_setting_is_said(words: list[str], says: str, trace: Path, capsys: Capture) -> None:
@@ -112,10 +115,23 @@ def test_a_wrong_setting_is_said(words: list[str], says: str, trace: Path, capsy
     assert says in capsys.readouterr().err
 
 
+def test_all_traces_of_replay_are_known_by_their_content(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "weka.json"
+    file.write_text(json.dumps(weka([call(0.0, 640, list(range(10)))]), indent=1))
+    assert ladder(capsys, file)["turns"] == 1
+
+
 @pytest.mark.parametrize("words", [["--since", "7d"], ["--config", "proxy.toml"], ["--by", "tenant"]])
 def test_options_that_a_trace_cannot_follow_are_refused(words: list[str], trace: Path, capsys: Capture) -> None:
     assert main(["ladder", str(trace), *words]) == 2
     assert words[0] in capsys.readouterr().err
+
+
+def test_the_first_simulation_has_the_policy_of_replay(trace: Path, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "replay.json"
+    assert main(["replay", str(trace), "--json", str(file)]) == 0
+    assert main(["ladder", str(trace)]) == 0
+    assert f"as it is: policy={json.loads(file.read_text())[0]['policy']},workers=" in capsys.readouterr().out
 
 
 def test_a_trace_without_rates_does_not_say_what_was_billed(trace: Path, capsys: Capture) -> None:

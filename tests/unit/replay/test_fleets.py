@@ -237,6 +237,12 @@ class TestChanges:
         assert all(row[1] == 0 for row in early)
         assert any(row[1] > 0 for row in late)
 
+    @pytest.mark.parametrize("policy", ["warmroute+working-set", "least_tokens"])
+    def test_a_removed_worker_that_restarts_takes_its_share(self, agents: Trace, policy: str) -> None:
+        changes = (WorkerChange(30.0, "remove", 1), WorkerChange(60.0, "restart", 1), WorkerChange(61.0, "remove", 0))
+        result = run(agents, Setup(2, changes=changes), policy)
+        assert any(row[1] for at, row in zip(result.load_times_s, result.load_tokens, strict=True) if at > 61)
+
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [

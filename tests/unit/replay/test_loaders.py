@@ -130,6 +130,11 @@ class TestMooncake:
         assert times[0] != times[1]
         assert 3 <= times[2] < 9 <= times[3] < 9 + 4.5  # the last group: the median gap
 
+    def test_the_first_arrival_is_at_0_also_of_a_trace_with_the_time_of_day(self, tmp_path: Path) -> None:
+        rows = [[chat(begin_ms + 1000 * at, 512, [at]) for at in range(9)] for begin_ms in (0, 1_760_000_000_000)]
+        times = [[each.at_s for each in load(written(tmp_path / "t.jsonl", each)).requests] for each in rows]
+        assert times[0] == times[1]
+
     def test_a_seed_draws_the_arrivals_alone(self, tmp_path: Path) -> None:
         path = written(tmp_path / "t.jsonl", [chat(0, 512, [number]) for number in range(9)] + [chat(3000, 512, [9])])
         first, same, other = (load(path, seed=seed).requests for seed in (1, 1, 2))
@@ -310,17 +315,18 @@ def record_of(path: Path, turns: Sequence[tuple[float, RoutingRequest]]) -> Path
     for ticket, (at_s, routing) in enumerate(turns):
         calls += [Placed(at_s, routing, frozenset(), router.place(routing, at_s)), Dispatched(at_s)]
         calls.append(Ended(ticket, at_s + 0.5, routing.chain.total_bytes // 4, 0, 100))
-    path.write_bytes(MAGIC + b"".join(frame(call) for call in calls))
+    record = MAGIC + b"".join(frame(call) for call in calls)
+    path.write_bytes(gzip.compress(record) if path.suffix == ".gz" else record)
     return path
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_records_of_a_proxys_processes_are_one_trace(tmp_path: Path, order: Sequence[int]) -> None:
+@pytest.mark.parametrize(("order", "suffix"), [((0, 1, 2), ""), ((2, 0, 1), ".gz")])
+def test_records_of_a_proxys_processes_are_one_trace(tmp_path: Path, order: Sequence[int], suffix: str) -> None:
     """Sessions go from one process to another with each turn, and share a prefix."""
     turns = [(10.0 + 3 * turn + session, turn_of(session, turn + 1)) for turn in range(6) for session in range(2)]
     turns.sort(key=lambda each: each[0])
     whole = load(record_of(tmp_path / "whole", turns))
-    parts = [record_of(tmp_path / f"proxy.record.{n}", turns[n::3]) for n in range(3)]
+    parts = [record_of(tmp_path / f"proxy.record.{n}{suffix}", turns[n::3]) for n in range(3)]
     together = load_all([parts[n] for n in order])
     assert [asdict(each) for each in together.requests] == [asdict(each) for each in whole.requests]
     assert (together.sessions, together.ceiling()) == (2, whole.ceiling())

@@ -39,8 +39,9 @@ def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
     """
     groups: dict[object, list[Path]] = {}
     for at, path in enumerate(paths):
-        of_process = path.suffix[1:].isdecimal() and begins_as_record(path)
-        key: object = (path.with_suffix(""), paths[:at].count(path)) if of_process else at
+        plain = path.with_suffix("") if path.suffix == ".gz" else path
+        of_process = plain.suffix[1:].isdecimal() and begins_as_record(path)
+        key: object = (plain.with_suffix(""), paths[:at].count(path)) if of_process else at
         if not of_process and _begins_as_weka(path):
             key = "weka"
         groups.setdefault(key, []).append(path)
@@ -83,7 +84,7 @@ def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) ->
 
 def begins_as_record(path: Path) -> bool:
     """Whether a file is a proxy's record. Raises: UnreadableFile."""
-    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+    with GivenFile(path, MAX_BYTES) as file:
         return file.read(len(_RECORD)) == _RECORD
 
 

@@ -34,7 +34,8 @@ class _Row(msgspec.Struct, gc=False):
 
 def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
     found = _rows(name, lines)
-    times = np.array([row.timestamp for row in found]) / 1000
+    times = np.array([row.timestamp for row in found])
+    times = (times - times.min()) / 1000  # a trace may have the time of day
     order = np.argsort(times, kind="stable")
     times = _spread(times[order], seed)
     again = np.argsort(times, kind="stable")

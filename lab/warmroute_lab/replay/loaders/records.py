@@ -66,7 +66,7 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
     open_: dict[int, tuple[RoutingRequest, float]] = {}
     failed_at_s: dict[tuple[int, int], float] = {}  # a retried turn keeps its first time
     dispatches = 0
-    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+    with GivenFile(path, MAX_BYTES) as file:
         for _, _, call in Frames(file.read):
             if isinstance(call, Placed):
                 placed = call
