@@ -8,7 +8,7 @@ from hashlib import sha1
 from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 RETRY_S: Final = 1.0
 MAX_CONNECTIONS: Final = 16
@@ -63,6 +63,8 @@ class RedisCalls:
             if not self.away:
                 _LOG.error("redis is away: %s", text)
             self.away, self._not_before_s = True, time.monotonic() + RETRY_S
+            if isinstance(error, ResponseError):  # the address may lead to another server by now: this one is a replica
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise RedisAway(text) from None
         if self.away:
             _LOG.info("redis answers again")
