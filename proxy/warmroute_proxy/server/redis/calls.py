@@ -14,6 +14,18 @@ RETRY_S: Final = 1.0
 MAX_CONNECTIONS: Final = 16
 """Further calls wait for a free connection, within their deadline."""
 
+PROBE: Final = """
+for _, step in ipairs({'SET _ 1 NX PX 1000', 'GET _', 'EXISTS _', 'INCRBY _ 1', 'EXPIRE _ 1', 'DEL _',
+    'HSET _ a 1', 'HGETALL _', 'PEXPIRE _ 1000', 'HDEL _ a', 'TIME'}) do
+  local words = {}
+  for word in string.gmatch(step, '%S+') do table.insert(words, word == '_' and KEYS[1] or word) end
+  redis.call(unpack(words))
+end
+"""
+"""Runs each command that any script uses, on one key that it deletes again."""
+
+PROBE_KEY: Final = "warmroute:probe"
+
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
