@@ -104,9 +104,8 @@ def spans(*events: On) -> list[tuple[str, float, float, str]]:
     timeline = Timeline(iter(range(1, 100)).__next__)
     forwards = On.FORWARD in events
     for at, event in enumerate(events, start=1):
-        left = On.CLIENT_LEFT in events[:at] and On.SETTLE not in events[:at] and On.QUEUE not in events
         one = decision("forward") if forwards and On.HOME_FAILED not in events[: at - 1] else decision()
-        timeline.step(event, float(at), one, goes_on=left)
+        timeline.step(event, float(at), one)
     return [(each.name, each.began_s, each.ended_s, each.failed_by) for each in timeline.children]
 
 
@@ -120,12 +119,13 @@ def spans(*events: On) -> list[tuple[str, float, float, str]]:
          [("attempt", 1.0, 2.0, "fail"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
         ([On.DISPATCH, On.CONTENT, On.CLIENT_LEFT, On.SETTLE, On.ROW_WRITTEN],
          [("attempt", 1.0, 4.0, ""), ("prefill", 1.0, 2.0, ""), ("decode", 2.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
+        ([On.DISPATCH, On.SETTLE, On.CLIENT_LEFT, On.ROW_WRITTEN], [("attempt", 1.0, 2.0, ""), ("store", 2.0, 4.0, "")]),
         ([On.QUEUE, On.CLIENT_LEFT], [("queue", 1.0, 2.0, "client_left")]),
         ([On.FORWARD, On.HOME_FAILED, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN],
          [("forward", 1.0, 2.0, "home_failed"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
         ([On.DISPATCH, On.CRASH], [("attempt", 1.0, 2.0, "crash")]),
     ],
-    ids=["it waited", "a retry", "its client leaves", "its client leaves the queue", "its home fails", "a crash"],
+    ids=["it waited", "a retry", "its client leaves", "its client leaves while its row is written", "its client leaves the queue", "its home fails", "a crash"],
 )  # fmt: skip
 def test_a_turn_has_a_span_for_each_step(events: list[On], expected: list[tuple[str, float, float, str]]) -> None:
     assert spans(*events) == expected

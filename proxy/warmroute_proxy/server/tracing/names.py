@@ -55,7 +55,7 @@ CHILD_ATTRIBUTES: Final = {
     "warmroute.worker": "`attempt`, `prefill`, `decode`: the worker's id.",
     "warmroute.decode_worker": "`attempt`: the decode worker of a pair. Absent otherwise.",
     "warmroute.region": "`forward`: the region that serves the request.",
-    "warmroute.event": "`attempt`, `forward`: the cause of a failure.",
+    "warmroute.event": "`queue`, `attempt`, `decode`, `forward`, `store`: the cause of a failure.",
 }
 """Attributes of child spans."""
 
