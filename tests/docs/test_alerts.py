@@ -86,7 +86,13 @@ CASES = [
         {},
         1560,
     ),
-    Case("RegionIsDown", gauge("warmroute_region_up", 0), gauge("warmroute_region_up", 1), {}),
+    Case(
+        "RegionIsDown",
+        gauge("warmroute_region_up", 0, peer="west") | gauge("warmroute_region_up", 1, peer="south"),
+        gauge("warmroute_region_up", 0, peer="west", instance="a")
+        | gauge("warmroute_region_up", 1, peer="west", instance="b"),
+        {"peer": "west"},
+    ),
     Case("ProxyIsDown", gauge("up", 0, **INSTANCE), gauge("up", 1, **INSTANCE), INSTANCE),
     Case(
         "ProxiesRestart",

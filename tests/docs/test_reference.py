@@ -110,6 +110,12 @@ def test_every_metric_is_in_the_table_with_what_it_says_of_itself() -> None:
     assert {row[0].strip("`"): row[-1] for row in metric_rows()} == HELP
 
 
+def test_no_label_of_a_metric_is_one_that_prometheus_gives_its_targets() -> None:
+    """It would rename the metric's own."""
+    of_targets = {"namespace", "region", "job", "instance", "pod", "service", "container", "endpoint"}
+    assert not {row[0] for row in metric_rows() if of_targets.intersection(names(row[1]))}
+
+
 def metric_rows() -> list[list[str]]:
     return [row for row in rows((REFERENCE / "reference/metrics.md").read_text()) if row[0].startswith("`warmroute_")]
 

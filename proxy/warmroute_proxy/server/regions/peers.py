@@ -56,7 +56,7 @@ class Peers:
         """The gauges of the other regions for the metrics page."""
         rows: list[GaugeRow] = []
         for region in self.upstreams:
-            label = (("region", region),)
+            label = (("peer", region),)  # Prometheus renames a label `region` that clashes with that of its targets
             rows.append((declared.REGION_UP, label, float(region not in self.down)))
             if region in self.rtt_s:
                 rows.append((declared.REGION_RTT_SECONDS, label, self.rtt_s[region]))
