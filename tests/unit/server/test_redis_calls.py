@@ -23,9 +23,9 @@ async def test_after_a_failover_the_new_primary_is_used_though_the_old_one_keeps
         servers += 1
         first = servers == 1
         while count := (await reader.readline())[1:]:
-            name = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(int(count))][0]
-            eval_answer = READ_ONLY if first and demoted else b":1\r\n"
-            writer.write(eval_answer if name.startswith(b"EVAL") else b"+OK\r\n")
+            name, *_ = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(int(count))]
+            evaluated = READ_ONLY if first and demoted else b":1\r\n"
+            writer.write(evaluated if name.startswith(b"EVAL") else b"+OK\r\n")
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1") as server:
