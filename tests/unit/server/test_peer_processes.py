@@ -9,6 +9,7 @@ import msgspec
 from tests.machine import seconds
 
 from warmroute.contract.conversations import Conversations
+from warmroute_proxy.core.load.conditions import RAISE_AFTER
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.replica import Replica
@@ -170,6 +171,20 @@ async def test_a_trouble_of_one_process_is_on_the_metrics_page_of_each_while_tha
         assert set(rows) <= set(page.render().splitlines())
     shared_memory.lanes[0].generation = 0
     assert rows[0] not in pages[1].render().splitlines()
+
+
+async def test_a_condition_that_one_process_observes_holds_for_all_while_that_process_lives() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    for at_s in range(RAISE_AFTER):
+        first.engines.watching.miscounted("e0", "cached_tokens", -1, float(at_s))
+    row = 'warmroute_condition{condition="counts_are_impossible",subject="e0"} 1'
+    first.page().publish()
+    for process in (first, second):
+        assert row in process.page().render().splitlines()
+        assert [each["subject"] for each in process.engines.watching.as_dict(9.0)["raised"]] == ["e0"]
+    shared_memory.lanes[0].generation = 0
+    assert row not in second.page().render().splitlines()
 
 
 async def test_who_has_missed_messages_forgets_the_load_that_it_cannot_know() -> None:
