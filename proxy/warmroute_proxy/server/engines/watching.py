@@ -163,21 +163,26 @@ class Watching:
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
         self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
-        metrics, before = self._metrics, self._hits
-        self._hits = now = (
-            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
-            metrics.total(declared.CACHED_TOKENS_TOTAL),
-            metrics.total(declared.KV_INDEX_DROPS_TOTAL),
-            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "unknown")),
-        )
-        evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, before, strict=True)]
+        now = self._totals()
+        evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, self._hits, strict=True)]
+        self._metrics.keep_workers(ids)
+        self._hits = self._totals()
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted + unknown, reported_tokens, drops), now_s)
         self._observe_causes(ids, now_s)
         lacking = self.shortage.sign(now[0], self._unix_clock())
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
+    def _totals(self) -> tuple[int, int, int, int]:
+        total = self._metrics.total
+        return (
+            total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
+            total(declared.CACHED_TOKENS_TOTAL),
+            total(declared.KV_INDEX_DROPS_TOTAL),
+            total(declared.LOSS_TOKENS_TOTAL, ("class", "unknown")),
+        )
+
     def forget(self, engine_id: str) -> None:
-        """Forget an engine that is gone. `observe_region` later drops the reports of its workers."""
+        """Forget an engine that is gone. `observe_region` later drops the reports and counters of its workers."""
         self._read_at_s.pop(engine_id, None)
 
     def own(self) -> list[Raised]:

@@ -33,6 +33,7 @@ from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base.metrics import Metrics, State
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_feed import PromptTokens
 from warmroute_proxy.server.engines.watching import Raised
@@ -153,6 +154,7 @@ class PeerProcesses:
         self._generation = self._lane.generation
         self._clock = clock
         self._loop = loop
+        self._too_long = RepeatedLine(log, logging.ERROR, clock)
         self._outbox: list[Update] = []  # updates wait here for at most SEND_WITHIN_S
         self._readers = {at: LaneReader(lane) for at, lane in enumerate(lanes) if at != number}
         self._generations = dict.fromkeys(self._readers, 0)  # the last applied generation of each process
@@ -225,7 +227,7 @@ class PeerProcesses:
             engines.watching.own(),
         )
         if not self._lane.publish(self._encode(report)):
-            log.error("the metrics of this process exceed its shared memory: other processes do not get them")
+            self._too_long.write("the metrics of this process exceed its shared memory: others do not get them")
         self.apply_updates()
 
     def _send_outbox(self) -> None:
