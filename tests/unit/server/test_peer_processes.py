@@ -101,6 +101,25 @@ async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -
     assert summed_metrics(first.metrics, first.peer_processes.reports()).value(declared.RETRIES_TOTAL) == 4
 
 
+async def test_what_each_process_sees_is_counted_once() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    sent, received = (("result", "sent"),), (("result", "received"),)
+    for process in (first, second):
+        for metric, labels in (
+            (declared.RELOADS_TOTAL, (("outcome", "applied"),)),
+            (declared.KV_EVENT_RESTARTS_TOTAL, (("worker", "e0"),)),
+            (declared.SHARED_EVENTS_TOTAL, received),
+            (declared.SHARED_EVENTS_TOTAL, sent),
+        ):
+            process.metrics.add(metric, 1, labels)
+    second.peer_processes.publish(second.metrics, NOTHING)
+    total = summed_metrics(first.metrics, first.peer_processes.reports())
+    once = declared.RELOADS_TOTAL, declared.KV_EVENT_RESTARTS_TOTAL
+    assert [total.total(each) for each in once] == [1, 1]
+    assert [total.value(declared.SHARED_EVENTS_TOTAL, each) for each in (received, sent)] == [1, 2]
+
+
 async def test_the_last_hour_is_that_of_all_processes_and_of_those_that_died() -> None:
     shared_memory = SharedMemory(2)
     first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)

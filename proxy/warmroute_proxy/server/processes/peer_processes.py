@@ -313,9 +313,11 @@ class PeerProcesses:
 
 
 def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
-    """Add up the counters of this process and of the reports. Exemplars are only from this process."""
+    """Add up the counters of this process and of the reports. What all of them see counts once. Exemplars are only
+    from this process.
+    """
     total = Metrics()
     for state in (own.state(), *(report.metrics for report in reports)):
-        total.take_over(state)
+        total.take_over(state, beside=True)
     total.take_exemplars(own)
     return total
