@@ -51,6 +51,7 @@ def test_the_config_goes_before_sources_and_an_earlier_source_before_a_later_one
     [
         ({"modles": ["m"]}, "unknown key"),
         ({"url": "b:1"}, "must start with http"),
+        ({"url": "http://a..b:1"}, "names a host with an empty or too long part"),
         ({"models": ["n"]}, "is the name of no [[model]]"),
         ({"kind": "openai"}, "would be shared by the tenants"),
         ({"key_file": "/nowhere/key"}, "cannot read the engine key"),
