@@ -172,9 +172,9 @@ class Metrics:
 
     def keep_workers(self, ids: Collection[str]) -> None:
         """Drop the counters of all other workers."""
-        kept = {"", *ids}
+        present = {"", *ids}
         for key in [*self._counters]:
-            if dict(key[1]).get("worker", "") not in kept:
+            if dict(key[1]).get("worker", "") not in present:
                 del self._counters[key]
 
     def counters(self) -> list[tuple[str, Labels, int]]:
