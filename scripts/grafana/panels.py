@@ -133,7 +133,7 @@ MONEY: Final = Board(
                 Shown("Lost by placement", "Moved or elsewhere, at the mean saving of a cached token. Affinity or a "
                       "second replica wins it back.", "currencyUSD", (lost_usd(ELSEWHERE),), "figure"),
                 Shown("Lost by memory", "Evicted or not kept, likewise. A smaller working set or a host tier wins it "
-                      "back.", "currencyUSD", (lost_usd(NOT_HELD),), "figure"),
+                      "back.", "currencyUSD", (lost_usd("evicted|not_kept"),), "figure"),
                 Shown("Lost by changed prefixes", "Likewise. Repair of the prompt wins it back.", "currencyUSD",
                       (lost_usd("prefix_changed"),), "figure"),
             ),
@@ -169,7 +169,9 @@ OPERATORS: Final = Board(
         (
             "Now",
             (
-                Shown("Engines up", "Engines that answer.", "short", (Query(total("warmroute_engine_up")),), "figure"),
+                Shown("Engines up", "Engines that answer, each counted once, whatever the number of proxies.", "short",
+                      (Query(f"sum(max by (namespace, region, job, engine) (warmroute_engine_up{{{OF}}}))"),),
+                      "figure"),
                 Shown("Troubles", "What /ready says, of all proxies: docs/runbooks.", "short",
                       (Query(total("warmroute_trouble")),), "figure"),
                 Shown("Open turns", "Turns under way.", "short", (Query(total("warmroute_turns_live")),), "figure"),

@@ -6,6 +6,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 import yaml
+from scripts.grafana.panels import OPERATORS
 
 from warmroute_proxy.core.accounting.entry import Outcome
 
@@ -86,7 +87,13 @@ CASES = [
         {},
         1560,
     ),
-    Case("RegionIsDown", gauge("warmroute_region_up", 0), gauge("warmroute_region_up", 1), {}),
+    Case(
+        "RegionIsDown",
+        gauge("warmroute_region_up", 0, peer="west") | gauge("warmroute_region_up", 1, peer="south"),
+        gauge("warmroute_region_up", 0, peer="west", instance="a")
+        | gauge("warmroute_region_up", 1, peer="west", instance="b"),
+        {"peer": "west"},
+    ),
     Case("ProxyIsDown", gauge("up", 0, **INSTANCE), gauge("up", 1, **INSTANCE), INSTANCE),
     Case(
         "ProxiesRestart",
@@ -163,6 +170,21 @@ def test_each_rule_has_a_test() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     by_their_own = {rule["alert"] for rule in rules if "condition=" in rule["expr"] or "trouble=" in rule["expr"]}
     assert {rule["alert"] for rule in rules} == {case.alert for case in CASES} | by_their_own
+
+
+def test_the_dashboard_counts_an_engine_of_two_proxies_once(tmp_path: Path) -> None:
+    (expr,) = (query.expr for _, row in OPERATORS.rows for panel in row for query in panel.queries
+               if panel.title == "Engines up")  # fmt: skip
+    seen = {("a", "e0"): 1, ("b", "e0"): 1, ("a", "e1"): 0, ("b", "e1"): 0}
+    series = [
+        {"series": of("warmroute_engine_up", instance=instance, engine=engine), "values": f"{up}"}
+        for (instance, engine), up in seen.items()
+    ]
+    asked = {"expr": expr.replace("$job", ".*"), "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1}]}
+    tests = [{"interval": "1m", "input_series": series, "promql_expr_test": [asked]}]
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [], "tests": tests}))
+    done = promtool("test", "rules", "test.yml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_planned_restart_of_an_engine_alerts_nobody(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.machine import seconds
 
 from warmroute_proxy.core.load.conditions import Condition
-from warmroute_proxy.server.base.declared_metrics import HELP
+from warmroute_proxy.server.base.declared_metrics import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/conditions.md").read_text()
@@ -57,7 +57,7 @@ def test_promtool_takes_the_rules(tmp_path: Path) -> None:
 
 def test_rules_name_metrics_that_there_are() -> None:
     named = set(re.findall(r"\b(warmroute_\w+)", RULES.read_text()))
-    assert named <= {*HELP, "warmroute_ttft_seconds_bucket", "warmroute_ttft_seconds_count"}
+    assert named <= {*BY_NAME, "warmroute_ttft_seconds_bucket", "warmroute_ttft_seconds_count"}
 
 
 @pytest.mark.full

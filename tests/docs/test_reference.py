@@ -24,7 +24,7 @@ from warmroute_proxy.server.base.config import (
 from warmroute_proxy.server.base.config_bounds import bounds
 from warmroute_proxy.server.base.config_stores import BudgetKeys
 from warmroute_proxy.server.base.config_table import Table
-from warmroute_proxy.server.base.declared_metrics import HELP, OF_WORKERS
+from warmroute_proxy.server.base.declared_metrics import BY_NAME, OF_WORKERS
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.processes.peer_processes import Gauges
 from warmroute_proxy.server.stores import migrations
@@ -107,7 +107,13 @@ def test_the_defaults_of_numbers_are_those_of_the_page(table: str) -> None:
 
 
 def test_every_metric_is_in_the_table_with_what_it_says_of_itself() -> None:
-    assert {row[0].strip("`"): row[-1] for row in metric_rows()} == HELP
+    assert {row[0].strip("`"): row[-1] for row in metric_rows()} == {name: each.help for name, each in BY_NAME.items()}
+
+
+def test_no_label_of_a_metric_is_one_that_prometheus_gives_its_targets() -> None:
+    """It would rename the metric's own."""
+    of_targets = {"namespace", "region", "job", "instance", "pod", "service", "container", "endpoint"}
+    assert not {row[0] for row in metric_rows() if of_targets.intersection(names(row[1]))}
 
 
 def metric_rows() -> list[list[str]]:
@@ -117,22 +123,23 @@ def metric_rows() -> list[list[str]]:
 def test_every_number_of_a_worker_and_of_a_process_is_a_declared_metric() -> None:
     of_workers = {"dp_rank", "running_limit", "token_limit", "prefill_limit", *WorkerLoad().as_dict(0.0)} - NOT_NUMBERS
     made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Gauges._fields}
-    assert made <= set(HELP)
+    assert made <= set(BY_NAME)
 
 
 def test_every_declared_metric_is_counted_somewhere() -> None:
     used = {name for path in SERVER for name in re.findall(r"declared\.([A-Z_]+)", path.read_text())}
-    made = {name for name in HELP if name.removeprefix("warmroute_").upper() not in used}
+    made = {name for name in BY_NAME if name.removeprefix("warmroute_").upper() not in used}
     assert {name.removeprefix("warmroute_") for name in made} <= {f"worker_{name}" for name in OF_WORKERS} | {
         *Gauges._fields
     }
 
 
-def test_every_span_and_attribute_of_a_trace_is_in_its_table_with_what_it_says() -> None:
-    tables = (traced.REQUEST_ATTRIBUTES, traced.SPANS, traced.CHILD_ATTRIBUTES, traced.RESOURCE_ATTRIBUTES)
+def test_the_tables_of_traces_have_each_span_and_attribute() -> None:
     page = (REFERENCE / "reference/tracing.md").read_text().partition("## Which requests")[0]
-    found = [(row[0].strip("`"), row[1]) for row in rows(page)]
-    assert found == [(name, text) for table in tables for name, text in table.items()]
+    code = "".join(path.read_text() for path in SERVER if path.parent.name == "tracing")
+    spans = re.findall(r'^[A-Z]+: Final = "(\w+)"$', Path(traced.__file__).read_text(), re.MULTILINE)
+    attributes = re.findall(r'"((?:gen_ai|http|error|warmroute|service)\.[a-z_.]+[a-z])', code)
+    assert {row[0].strip("`") for row in rows(page)} == {*spans, *attributes} - {"warmroute.proxy"}  # a scope
 
 
 def test_every_error_code_is_in_the_table() -> None:

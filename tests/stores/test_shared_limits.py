@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -17,9 +19,9 @@ from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLimit
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.redis.call_markers import Marker
-from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
+from warmroute_proxy.server.redis.calls import PROBE, PROBE_KEY, RedisAway, RedisCalls
 from warmroute_proxy.server.redis.limits import RedisSlots
-from warmroute_proxy.server.redis.markers import RedisMarkers
+from warmroute_proxy.server.redis.markers import CLAIM, RedisMarkers
 
 from .conftest import FAULTS, SharingProxies
 
@@ -115,6 +117,33 @@ def begun(proxy: ProxyProcess, key: str) -> socket.socket | None:
         return sock
     sock.close()
     return None
+
+
+# -- the server's version and rights
+
+MANY_PROXIES: Final = Path(__file__).parents[2] / "docs" / "how-to" / "many-proxies.md"
+
+
+async def test_the_probe_finds_each_command_that_an_acl_lacks(redis: Redis) -> None:
+    listed = re.search(r"these commands: (.*?)\.", MANY_PROXIES.read_text(), re.DOTALL)
+    assert listed is not None
+    commands = re.findall("[A-Z]+", listed[1].replace("EVALSHA", ""))
+    for lacking in ("", *commands):
+        rights = " ".join(f"+{each}" for each in commands if each != lacking)
+        redis.tell("FLUSHALL", f"ACL SETUSER proxy reset on nopass ~warmroute:* {rights}")
+        calls = RedisCalls(redis.url.replace("//", "//proxy:any@"), seconds(5.0))
+        try:
+            await calls.run(PROBE, (PROBE_KEY,))
+            found = ""
+        except RedisAway as error:
+            found = str(error)
+        finally:
+            await calls.close()
+        assert ("permission" in found.lower() or "can't run" in found) is bool(lacking), (lacking, found)
+
+
+def test_a_claim_uses_no_option_that_redis_has_only_since_version_7() -> None:
+    assert not re.search("'NX', *'GET'", CLAIM)
 
 
 # -- keyed requests

@@ -27,13 +27,14 @@ class Span(NamedTuple):
 
 
 class OtlpReceiver(Stopped):
-    """Takes what it is sent, while `takes` is true; else it answers 503."""
+    """Takes what it is sent, while `takes` is true; else it answers with the status `refusal`."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.takes = True
+        self.refusal = 503
         self._server = QuietServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"receiver": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
@@ -68,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
             plain = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
             receiver.bodies.append(plain)
             receiver.spans += spans_of(plain)
-        self.send_response(200 if receiver.takes else 503)
+        self.send_response(200 if receiver.takes else receiver.refusal)
         self.send_header("content-length", "0")
         self.end_headers()
 

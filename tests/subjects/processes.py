@@ -173,7 +173,7 @@ class ProxyProcess(Stopped):
 
         Each process of a proxy probes for itself, and the system chooses which one answers a connection.
         """
-        line = f'warmroute_region_up{{region="{region}"}} 1'
+        line = f'warmroute_region_up{{peer="{region}"}} 1'
         connections = 1 if len(self.line.get("processes", ())) < 2 else 24
 
         def is_up() -> bool:

@@ -155,12 +155,12 @@ def _ask_database(database: DatabaseConfig) -> Callable[[], str]:
 
 def _ask_redis(redis: RedisConfig) -> Callable[[], str]:
     """A function that asks Redis, and may raise SecretError or RedisAway. Raises: ModuleNotFoundError."""
-    from warmroute_proxy.server.redis.calls import RedisCalls
+    from warmroute_proxy.server.redis.calls import PROBE, PROBE_KEY, RedisCalls
 
     async def run() -> str:
         calls = RedisCalls(load_redis_url(redis.url_file), PROBE_TIMEOUT_S)
         try:
-            await calls.run("return 1", ())
+            await calls.run(PROBE, (PROBE_KEY,))
         finally:
             await calls.close()
         return "answered"

@@ -296,7 +296,7 @@ class Run:
                 continue
             found = proxy.metrics()
             others = [each for each in REGIONS if each != proxy.region.name]
-            if any(found.get(f'warmroute_region_up{{region="{each}"}}') != 1.0 for each in others):
+            if any(found.get(f'warmroute_region_up{{peer="{each}"}}') != 1.0 for each in others):
                 return False
         return True
 

@@ -133,7 +133,7 @@ def full_of_running_sessions(it: Scene) -> None:
 
 
 def test_a_stream_that_waits_goes_to_another_region_until_its_head_is_sent(tmp_path: Path) -> None:
-    text, up = long_text("second", 9), 'warmroute_region_up{region="west"}'
+    text, up = long_text("second", 9), 'warmroute_region_up{peer="west"}'
     with scene(tmp_path, region="west") as west:
         west.engine.script = counted(west.gate)
         west.gate.open_for_all()

@@ -6,7 +6,7 @@ import pytest
 from scripts.grafana.__main__ import FOLDER, main
 from scripts.grafana.panels import BOARDS, Board
 
-from warmroute_proxy.server.base.declared_metrics import HELP
+from warmroute_proxy.server.base.declared_metrics import BY_NAME
 
 
 def test_the_files_are_those_that_the_script_makes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,5 +24,5 @@ def test_each_panel_asks_for_metrics_that_there_are_and_says_what_it_is(board: B
             for query in panel.queries:
                 names = re.findall(r"warmroute_\w+", query.expr)
                 assert names
-                assert {re.sub(r"_bucket$", "", name) for name in names} <= set(HELP)
+                assert {re.sub(r"_bucket$", "", name) for name in names} <= set(BY_NAME)
                 assert query.expr.count('job=~"$job"') == len(names)

@@ -1,17 +1,19 @@
 """Sources of engines by themselves, and which of the engines that they name are used."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import seconds
 from tests.subjects.dns_server import NAME, DnsServer
 from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.discovery.discovery import MAX_FILE_BYTES, Folder, candidates
+from warmroute_proxy.server.discovery.discovery import MAX_FILE_BYTES, Discovery, Folder, candidates
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, SourceError
 from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
 
@@ -49,6 +51,7 @@ def test_the_config_goes_before_sources_and_an_earlier_source_before_a_later_one
     [
         ({"modles": ["m"]}, "unknown key"),
         ({"url": "b:1"}, "must start with http"),
+        ({"url": "http://a..b:1"}, "names a host with an empty or too long part"),
         ({"models": ["n"]}, "is the name of no [[model]]"),
         ({"kind": "openai"}, "would be shared by the tenants"),
         ({"key_file": "/nowhere/key"}, "cannot read the engine key"),
@@ -98,6 +101,24 @@ async def test_a_folder_has_limits(tmp_path: Path) -> None:
 async def test_a_folder_that_is_not_there_is_away(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No such file"):
         await Folder(tmp_path / "nowhere", 1.0, "east").read()
+
+
+async def test_the_reason_why_a_source_names_no_engine_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "b.toml").write_text('url = "http://b')
+    discovery = Discovery(tmp_path, lambda: None)
+    discovery.replace(config(discovery=[{"id": "files", "kind": "folder", "path": str(tmp_path)}]))
+    async with asyncio.timeout(seconds(10)):
+        while not discovery.problems():
+            await asyncio.sleep(0.01)
+    discovery.close()
+    assert "b.toml: Unterminated string" in caplog.text
+    assert "is away, and its last engines stay: it names no engine that can be read" in caplog.text
+    assert [each.text for each in discovery.problems()] == [
+        "discovery files is away: the 0 engines that it named last stay",
+        "discovery files: 1 of its engines cannot be read",
+    ]
 
 
 @pytest.fixture(scope="module")

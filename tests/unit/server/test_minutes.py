@@ -119,6 +119,14 @@ def test_processes_are_added_and_a_successor_goes_on() -> None:
     assert sums([successor.sent(), other.sent()], NOON + 60) == {1: (2, 70), 0: (2, 120)}
 
 
+def test_a_successor_keeps_the_newest_minutes_of_more_than_an_hour() -> None:
+    one, successor = Minutes(), Minutes()
+    for number in range(MINUTES + 10):
+        one.add("a", Row(turns=1), number)
+    successor.take_over(one.encoded())
+    assert merged([successor.encoded()], (MINUTES + 9) * 60.0)[-1].all().turns == 1
+
+
 def test_tenants_and_workers_beyond_the_bounds_share_a_row_or_have_none() -> None:
     minutes = Minutes(lambda: float(NOON))
     for number in range(MAX_WORKERS + 5):

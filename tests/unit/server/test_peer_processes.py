@@ -9,6 +9,7 @@ import msgspec
 from tests.machine import seconds
 
 from warmroute.contract.conversations import Conversations
+from warmroute_proxy.core.load.conditions import RAISE_AFTER
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.replica import Replica
@@ -100,6 +101,25 @@ async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -
     assert summed_metrics(first.metrics, first.peer_processes.reports()).value(declared.RETRIES_TOTAL) == 4
 
 
+async def test_what_each_process_sees_is_counted_once() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    sent, received = (("result", "sent"),), (("result", "received"),)
+    for process in (first, second):
+        for metric, labels in (
+            (declared.RELOADS_TOTAL, (("outcome", "applied"),)),
+            (declared.KV_EVENT_RESTARTS_TOTAL, (("worker", "e0"),)),
+            (declared.SHARED_EVENTS_TOTAL, received),
+            (declared.SHARED_EVENTS_TOTAL, sent),
+        ):
+            process.metrics.add(metric, 1, labels)
+    second.peer_processes.publish(second.metrics, NOTHING)
+    total = summed_metrics(first.metrics, first.peer_processes.reports())
+    once = declared.RELOADS_TOTAL, declared.KV_EVENT_RESTARTS_TOTAL
+    assert [total.total(each) for each in once] == [1, 1]
+    assert [total.value(declared.SHARED_EVENTS_TOTAL, each) for each in (received, sent)] == [1, 2]
+
+
 async def test_the_last_hour_is_that_of_all_processes_and_of_those_that_died() -> None:
     shared_memory = SharedMemory(2)
     first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
@@ -170,6 +190,20 @@ async def test_a_trouble_of_one_process_is_on_the_metrics_page_of_each_while_tha
         assert set(rows) <= set(page.render().splitlines())
     shared_memory.lanes[0].generation = 0
     assert rows[0] not in pages[1].render().splitlines()
+
+
+async def test_a_condition_that_one_process_observes_holds_for_all_while_that_process_lives() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    for at_s in range(RAISE_AFTER):
+        first.engines.watching.miscounted("e0", "cached_tokens", -1, float(at_s))
+    row = 'warmroute_condition{condition="counts_are_impossible",subject="e0"} 1'
+    first.page().publish()
+    for process in (first, second):
+        assert row in process.page().render().splitlines()
+        assert [each["subject"] for each in process.engines.watching.as_dict(9.0)["raised"]] == ["e0"]
+    shared_memory.lanes[0].generation = 0
+    assert row not in second.page().render().splitlines()
 
 
 async def test_who_has_missed_messages_forgets_the_load_that_it_cannot_know() -> None:

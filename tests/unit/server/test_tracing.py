@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.subjects.otlp_receiver import OtlpReceiver
+from tests.subjects.processes import until
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
@@ -104,9 +106,8 @@ def spans(*events: On) -> list[tuple[str, float, float, str]]:
     timeline = Timeline(iter(range(1, 100)).__next__)
     forwards = On.FORWARD in events
     for at, event in enumerate(events, start=1):
-        left = On.CLIENT_LEFT in events[:at] and On.SETTLE not in events[:at] and On.QUEUE not in events
         one = decision("forward") if forwards and On.HOME_FAILED not in events[: at - 1] else decision()
-        timeline.step(event, float(at), one, goes_on=left)
+        timeline.step(event, float(at), one)
     return [(each.name, each.began_s, each.ended_s, each.failed_by) for each in timeline.children]
 
 
@@ -120,12 +121,15 @@ def spans(*events: On) -> list[tuple[str, float, float, str]]:
          [("attempt", 1.0, 2.0, "fail"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
         ([On.DISPATCH, On.CONTENT, On.CLIENT_LEFT, On.SETTLE, On.ROW_WRITTEN],
          [("attempt", 1.0, 4.0, ""), ("prefill", 1.0, 2.0, ""), ("decode", 2.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
+        ([On.DISPATCH, On.SETTLE, On.CLIENT_LEFT, On.ROW_WRITTEN],
+         [("attempt", 1.0, 2.0, ""), ("store", 2.0, 4.0, "")]),
         ([On.QUEUE, On.CLIENT_LEFT], [("queue", 1.0, 2.0, "client_left")]),
         ([On.FORWARD, On.HOME_FAILED, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN],
          [("forward", 1.0, 2.0, "home_failed"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, "")]),
         ([On.DISPATCH, On.CRASH], [("attempt", 1.0, 2.0, "crash")]),
     ],
-    ids=["it waited", "a retry", "its client leaves", "its client leaves the queue", "its home fails", "a crash"],
+    ids=["it waited", "a retry", "its client leaves", "it leaves while the row is written", "it leaves the queue",
+         "its home fails", "a crash"],
 )  # fmt: skip
 def test_a_turn_has_a_span_for_each_step(events: list[On], expected: list[tuple[str, float, float, str]]) -> None:
     assert spans(*events) == expected
@@ -141,11 +145,11 @@ class Stuck:
         self.began, self.go_on = threading.Event(), threading.Event()
         self.exported = 0
 
-    def export(self, spans: list[Any]) -> bool:
+    def export(self, spans: list[Any]) -> str:
         self.began.set()
         self.go_on.wait()
         self.exported += len(spans)
-        return True
+        return ""
 
     def close(self) -> None:
         self.go_on.set()
@@ -163,6 +167,40 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_wai
     tracing.close()
     assert stuck.exported == 65
     assert metrics.value(declared.TRACES_TOTAL, (("outcome", "exported"),)) == 65
+
+
+class Raising(Stuck):
+    """An exporter that raises at its first batch."""
+
+    def export(self, spans: list[Any]) -> str:
+        if not self.began.is_set():
+            self.began.set()
+            raise ConnectionError
+        self.exported += len(spans)
+        return ""
+
+
+def test_an_exporter_that_raises_and_a_request_without_spans_cost_only_their_traces() -> None:
+    raising, metrics = Raising(), Metrics()
+    tracing = Tracing(TracingConfig("http://x"), "east", KEY, metrics, lambda: 1.0, lambda _: raising)
+    tracing.ended(FINISHED)
+    assert raising.began.wait(30)
+    odd: Any = object()
+    for finished in (FINISHED, odd, FINISHED):
+        tracing.ended(finished)
+    tracing.close()
+    counted = {each: metrics.value(declared.TRACES_TOTAL, (("outcome", each),)) for each in ("exported", "failed")}
+    assert (raising.exported, counted) == (2, {"exported": 2, "failed": 2})
+
+
+def test_the_answer_of_a_collector_that_refuses_traces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with OtlpReceiver() as refusing:
+        refusing.takes, refusing.refusal = False, 401
+        tracing = Tracing(TracingConfig(refusing.url), "east", KEY, Metrics(), lambda: 1.0)
+        tracing.ended(FINISHED)
+        until(lambda: "the collector does not take traces: Failed to export" in caplog.text, "a line of the log")
+        tracing.close()
+    assert "code: 401, reason: Unauthorized" in caplog.text
 
 
 @pytest.mark.parametrize(

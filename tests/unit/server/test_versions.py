@@ -25,7 +25,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.regions import forward_claim
 from warmroute_proxy.server.regions.announcements import Announcement
-from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.peers import STARTS_S, Peers
 from warmroute_proxy.server.regions.versions import MIXED_S, NEWEST, OLDEST, Spoken, Versions, misunderstood, spoken_by
 
 GOLDEN: Final = Path(__file__).parent / "golden"
@@ -143,6 +143,37 @@ async def test_a_region_of_other_versions_is_found_out_by_its_probe(caplog: pyte
         assert peers.down == set()
         assert signs.versions.of("west") == OLDEST
         peers.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "region", "logged"),
+    [
+        (404, None, "no proxy of Warmroute answers at the url of region 'west' (status 404)"),
+        (503, "north", "the proxy of region 'north' answers at the url of region 'west' (status 503)"),
+        (None, None, "region west does not answer at its url"),
+    ],
+)
+async def test_why_a_region_is_down_is_logged_once_and_when_it_is_back(
+    status: int | None, region: str | None, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    loop, later_s = asyncio.get_running_loop(), 0.0
+    answer: dict[str, Any] = {"status": status, "body": {"region": region} if region else {}}
+
+    def say(_: str) -> bytes:
+        return said(json.dumps(answer["body"]).encode(), answer["status"]) if answer["status"] else b""
+
+    async with listening(answering(say)) as url:
+        peers = Peers({"west": url}, 2.0, lambda: loop.time() + later_s, forwards())
+        later_s = STARTS_S
+        router = Router("east", [], [Peer("west", 0.03)])
+        for _ in range(3):
+            await peers.probe("west", router)
+        answer.update(status=200, body={"region": "west"})
+        await peers.probe("west", router)
+        peers.close()
+    found = [record.message for record in caplog.records if "region" in record.message]
+    assert found == [f"{logged}: {found[0].partition(': ')[2]}", "region west answers again"]
 
 
 def test_a_region_of_two_releases_is_written_to_in_the_older_ones_version() -> None:

@@ -6,7 +6,7 @@ from warmroute_proxy.core.cache.occupancy import Occupancy
 from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, Condition
 from warmroute_proxy.core.load.signs import EngineReport
 from warmroute_proxy.core.placement.fleet import Worker
-from warmroute_proxy.server.base.declared_metrics import PROMPT_TOKENS_TOTAL
+from warmroute_proxy.server.base.declared_metrics import KV_INDEX_DROPS_TOTAL, PROMPT_TOKENS_TOTAL
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.watching import Watching
 
@@ -46,6 +46,18 @@ def test_what_an_engine_reported_last_before_it_died_is_not_judged() -> None:
         watching.observe_region(workers, float(now_s))
     assert raised(watching) == []
     assert not [labels for _, labels, _ in watching.gauges() if ("worker", "d2") in labels]
+
+
+def test_the_counters_of_a_worker_end_when_it_has_left_and_no_loss_of_another_is_missed() -> None:
+    metrics = Metrics()
+    watching = Watching("here", metrics, lambda: 0.0)
+    for worker_id, drops in (("gone", 5), ("e0", 1)):
+        metrics.add(KV_INDEX_DROPS_TOTAL, drops, (("worker", worker_id),))
+    for now_s in range(RAISE_AFTER):
+        watching.observe_region([WORKER], float(now_s))
+        metrics.add(KV_INDEX_DROPS_TOTAL, 1, (("worker", "e0"),))
+    assert {dict(labels)["worker"] for _, labels, _ in metrics.counters() if labels} == {"e0"}
+    assert raised(watching) == [(Condition.MISSING_HITS, "here")]
 
 
 @pytest.mark.parametrize(("unknown", "expected"), [(1_000, []), (1_001, [(Condition.UNEXPLAINED, "here")])])

@@ -117,24 +117,17 @@ def bytes_of(event: Event) -> int:
 class Inbox:
     """Applies the events that peers have sent."""
 
-    __slots__ = ("_last_s", "_next", "gaps")
+    __slots__ = ("_last_s", "_next")
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
         self._last_s: OrderedDict[int, float] = OrderedDict()
-        self.gaps = 0
-        """How often events were missing."""
-
-    @property
-    def senders(self) -> int:
-        return len(self._next)
 
     def apply(self, message: Events, replica: Replica, now_s: float) -> int:
         """Apply the events that were not applied yet. Returns their number."""
         sender = message.sender
         expected = self._next.get(sender, message.first)
         if message.first > expected:
-            self.gaps += 1
             replica.forget(sender, now_s)
             expected = message.first
         new = message.events[expected - message.first :]

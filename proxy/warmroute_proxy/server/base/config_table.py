@@ -303,6 +303,8 @@ def _url_problem(value: str) -> str | None:
         return "names no host and port that can be reached"
     if not value.isascii() or any(c.isspace() or not c.isprintable() for c in value):
         return "holds spaces or characters that a URL cannot hold"
+    if any(not 0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):  # the look-up would raise
+        return "names a host with an empty or too long part"
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         return "must be an address only: no user, query or fragment"
     return None

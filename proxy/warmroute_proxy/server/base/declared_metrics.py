@@ -264,5 +264,3 @@ BY_NAME: Final[Mapping[str, Metric]] = {
     for each in (*globals().values(), *OF_PROCESSES.values(), *OF_WORKERS.values())
     if isinstance(each, Metric)
 }
-
-HELP: Final[Mapping[str, str]] = {each.name: each.help for each in BY_NAME.values()}

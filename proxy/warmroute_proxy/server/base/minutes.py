@@ -145,8 +145,8 @@ class Minutes:
         return found
 
     def take_over(self, minutes: list[bytes]) -> None:
-        """Take the minutes that a predecessor of this process has sent."""
-        self._finished.extendleft(minutes)
+        """Take the minutes that a predecessor of this process has sent, the newest first."""
+        self._finished.extendleft(minutes[:MINUTES])
 
 
 def merged(sent: Iterable[list[bytes]], now_s: float) -> list[Minute]:

@@ -275,20 +275,21 @@ class Discovery:
         name = reading.config.id
         try:
             found = await source.read()
+            for problem in found.problems:
+                if problem not in reading.problems:
+                    log.error("discovery %s: %s", name, problem)
+            reading.problems = found.problems
             if not found.engines:
-                raise SourceError("it names no engine")
+                raise SourceError("it names no engine that can be read" if found.problems else "it names no engine")
         except Exception as error:
             text = str(error) if isinstance(error, SourceError) else type(error).__name__
             if not reading.away:
-                log.error("discovery %s does not answer, and its last engines stay: %s", name, text)
+                log.error("discovery %s is away, and its last engines stay: %s", name, text)
             reading.away = text
             return reading.config.interval_s
         if reading.away:
             log.warning("discovery %s is back", name)
-        for problem in found.problems:
-            if problem not in reading.problems:
-                log.error("discovery %s: %s", name, problem)
-        reading.away, reading.problems = "", found.problems
+        reading.away = ""
         if found.engines != reading.engines:
             reading.engines = found.engines
             self._known = {each: one.engines for each, one in self._readings.items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.core.cache.occupancy import Occupancy
-from warmroute_proxy.core.load.conditions import Condition, Watched
+from warmroute_proxy.core.load.conditions import Condition, Phase, Watched
 from warmroute_proxy.core.load.signs import (
     LEAST_REPEATED_TOKENS,
     AcceptLengths,
@@ -45,6 +45,16 @@ class Reported(NamedTuple):
     now: EngineReport
 
 
+class Raised(NamedTuple):
+    """A condition that holds, since a time of the monotonic clock."""
+
+    condition: Condition
+    subject: str
+    phase: Phase
+    since_s: float
+    detail: str
+
+
 class Watching:
     """The reports and conditions of one region. `region`: the subject of conditions that are not about one worker."""
 
@@ -61,6 +71,9 @@ class Watching:
         self._hand_overs: dict[str, tuple[int, str]] = {}  # worker -> failed transfers of KV in a row, the last `words`
         self.reports_hits: Callable[[str], bool] = lambda _worker_id: True
         """Returns whether a worker has reported any token as cached since it started."""
+
+        self.of_others: Callable[[], list[Raised]] = list
+        """Returns what holds by what other processes of this proxy observe."""
 
         self._repeats: Counter[str] = Counter()
         self._unknown_tokens = 0
@@ -150,29 +163,40 @@ class Watching:
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
         self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
-        metrics, before = self._metrics, self._hits
-        self._hits = now = (
-            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
-            metrics.total(declared.CACHED_TOKENS_TOTAL),
-            metrics.total(declared.KV_INDEX_DROPS_TOTAL),
-            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "unknown")),
-        )
-        evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, before, strict=True)]
+        now = self._totals()
+        evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, self._hits, strict=True)]
+        self._metrics.keep_workers(ids)
+        self._hits = self._totals()
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted + unknown, reported_tokens, drops), now_s)
         self._observe_causes(ids, now_s)
         lacking = self.shortage.sign(now[0], self._unix_clock())
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
+    def _totals(self) -> tuple[int, int, int, int]:
+        total = self._metrics.total
+        return (
+            total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
+            total(declared.CACHED_TOKENS_TOTAL),
+            total(declared.KV_INDEX_DROPS_TOTAL),
+            total(declared.LOSS_TOKENS_TOTAL, ("class", "unknown")),
+        )
+
     def forget(self, engine_id: str) -> None:
-        """Forget an engine that is gone. `observe_region` later drops the reports of its workers."""
+        """Forget an engine that is gone. `observe_region` later drops the reports and counters of its workers."""
         self._read_at_s.pop(engine_id, None)
 
-    def raised(self) -> list[Watched]:
-        """The conditions that hold now, ordered by name and subject."""
-        return sorted(
-            (watched for watched in self._watched.values() if watched.is_raised),
-            key=lambda watched: (watched.condition, watched.subject),
-        )
+    def own(self) -> list[Raised]:
+        """The conditions that hold now by what this process observes."""
+        return [
+            Raised(each.condition, each.subject, each.phase, each.since_s, each.detail)
+            for each in self._watched.values()
+            if each.is_raised
+        ]
+
+    def raised(self) -> list[Raised]:
+        """The conditions that hold now in any process of this proxy, ordered by name and subject."""
+        found = {(each.condition, each.subject): each for each in (*self.of_others(), *self.own())}
+        return [found[key] for key in sorted(found)]
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """The answer of `/admin/conditions`."""
@@ -190,8 +214,9 @@ class Watching:
         return {"region": self._region, "raised": rows, "known": list(Condition)}
 
     def gauges(self) -> Iterator[GaugeRow]:
-        for (condition, subject), watched in self._watched.items():
-            yield declared.CONDITION, (("condition", condition), ("subject", subject)), float(watched.is_raised)
+        raised = {(each.condition, each.subject) for each in self.raised()}
+        for key in sorted(self._watched.keys() | raised):
+            yield declared.CONDITION, (("condition", key[0]), ("subject", key[1])), float(key in raised)
         for worker_id, reported in self._reported.items():
             labels: Labels = (("worker", worker_id), ("role", reported.worker.role))
             yield from _rows(labels, reported.before, reported.now)

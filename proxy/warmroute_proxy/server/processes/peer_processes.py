@@ -33,8 +33,10 @@ from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base.metrics import Metrics, State
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_feed import PromptTokens
+from warmroute_proxy.server.engines.watching import Raised
 from warmroute_proxy.server.processes.shared_memory import LaneReader, SharedMemory
 
 SEND_WITHIN_S: Final = 0.002
@@ -125,6 +127,9 @@ class ProcessReport(msgspec.Struct, gc=False, array_like=True):
     troubles: tuple[str, ...] = ()
     """The names of the troubles that the process reports at `/ready`."""
 
+    conditions: list[Raised] = []
+    """The conditions that hold by what the process observes."""
+
 
 class PeerProcesses:
     """The link to the other processes of this proxy. All methods are called in the event loop."""
@@ -149,6 +154,7 @@ class PeerProcesses:
         self._generation = self._lane.generation
         self._clock = clock
         self._loop = loop
+        self._too_long = RepeatedLine(log, logging.ERROR, clock)
         self._outbox: list[Update] = []  # updates wait here for at most SEND_WITHIN_S
         self._readers = {at: LaneReader(lane) for at, lane in enumerate(lanes) if at != number}
         self._generations = dict.fromkeys(self._readers, 0)  # the last applied generation of each process
@@ -162,6 +168,7 @@ class PeerProcesses:
     def start(self, replica: Replica, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
         """Apply the updates in the rings, and take over operators' drain orders and the predecessor's counters."""
         self._replica, self._engines, self._conversations = replica, engines, conversations
+        engines.watching.of_others = self._conditions
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
         replica.forget(self.number, now_s)
@@ -217,9 +224,10 @@ class PeerProcesses:
             metrics.state(),
             self.config_digest,
             troubles,
+            engines.watching.own(),
         )
         if not self._lane.publish(self._encode(report)):
-            log.error("the metrics of this process exceed its shared memory: other processes do not get them")
+            self._too_long.write("the metrics of this process exceed its shared memory: others do not get them")
         self.apply_updates()
 
     def _send_outbox(self) -> None:
@@ -247,6 +255,9 @@ class PeerProcesses:
 
     def alive(self, report: ProcessReport) -> bool:
         return any(lane.generation == report.generation for lane in self._lanes)
+
+    def _conditions(self) -> list[Raised]:
+        return [each for report in filter(self.alive, self.reports()) for each in report.conditions]
 
     def other_configs(self) -> list[str]:
         """The config digest of each other process that runs; empty for a process that has not reported yet."""
@@ -302,9 +313,11 @@ class PeerProcesses:
 
 
 def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
-    """Add up the counters of this process and of the reports. Exemplars are only from this process."""
+    """Add up the counters of this process and of the reports. What all of them see counts once. Exemplars are only
+    from this process.
+    """
     total = Metrics()
     for state in (own.state(), *(report.metrics for report in reports)):
-        total.take_over(state)
+        total.take_over(state, beside=True)
     total.take_exemplars(own)
     return total

@@ -8,11 +8,23 @@ from hashlib import sha1
 from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 RETRY_S: Final = 1.0
 MAX_CONNECTIONS: Final = 16
 """Further calls wait for a free connection, within their deadline."""
+
+PROBE: Final = """
+for _, step in ipairs({'SET _ 1 NX PX 1000', 'GET _', 'EXISTS _', 'INCRBY _ 1', 'EXPIRE _ 1', 'DEL _',
+    'HSET _ a 1', 'HGETALL _', 'PEXPIRE _ 1000', 'HDEL _ a', 'TIME'}) do
+  local words = {}
+  for word in string.gmatch(step, '%S+') do table.insert(words, word == '_' and KEYS[1] or word) end
+  redis.call(unpack(words))
+end
+"""
+"""Runs each command that any script uses, on one key that it deletes again."""
+
+PROBE_KEY: Final = "warmroute:probe"
 
 _LOG: Final = logging.getLogger(__name__)
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
@@ -63,6 +75,8 @@ class RedisCalls:
             if not self.away:
                 _LOG.error("redis is away: %s", text)
             self.away, self._not_before_s = True, time.monotonic() + RETRY_S
+            if isinstance(error, ResponseError):  # the address may lead to another server by now: this one is a replica
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise RedisAway(text) from None
         if self.away:
             _LOG.info("redis answers again")

@@ -8,7 +8,7 @@
 A process shows that it is alive by a separate key, which expires `PROCESS_KEPT_S` after it was last set. So a killed
 process gives up all its requests at once. A marker holds a keyed hash of the request's body, the region, and the id of
 the receipt, but neither a client's key nor anything of a prompt. If Redis does not confirm that a marker was ended or
-dropped, the change is sent again. Commands: EVAL, EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
+dropped, the change is sent again. Commands: EVAL, EVALSHA, SET, GET, EXISTS, DEL.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ MAX_UNSENT: Final = 10_000
 """How many changes of markers may wait for Redis; beyond this, the oldest are forgotten."""
 
 _RUNNING: Final = "running"
-_CLAIM: Final = """
-local found = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
+CLAIM: Final = """
+local found = redis.call('GET', KEYS[1])
 if found then
   local process = string.match(found, '^running (%x+) ')
   local lives = process and 'warmroute:process:' .. process
   if not process or (lives ~= KEYS[2] and redis.call('EXISTS', lives) == 1) then return found end
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], '', 'PX', ARGV[3])
 return false
 """
@@ -101,7 +101,7 @@ class RedisMarkers:
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)
         self._unsent.pop(name, None)  # a change that waits belongs to an earlier request
         try:
-            found = await self._calls.run(_CLAIM, keys, self._value(fingerprint), *times)
+            found = await self._calls.run(CLAIM, keys, self._value(fingerprint), *times)
         except RedisAway:
             self._running.add(name)  # Redis may have set the marker
             raise

@@ -35,11 +35,10 @@ from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.processes.peer_processes import Continued, PeerProcesses
 from warmroute_proxy.server.regions.forward_claim import Forwards
-from warmroute_proxy.server.regions.other_proxies import NO_TENANT, OtherProxies
+from warmroute_proxy.server.regions.other_proxies import NO_TENANT, SEND_WITHIN_S, OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
-SEND_WITHIN_S: Final = 0.002
 MAX_IN_POST: Final = 256
 MAX_WAITING: Final = 4_096
 MAX_UNDER_WAY: Final = 4

@@ -51,12 +51,13 @@ class Peers:
         """The round trip of each region's last successful probe."""
 
         self._clock = clock
+        self._began_s = clock()
 
     def gauges(self) -> list[GaugeRow]:
         """The gauges of the other regions for the metrics page."""
         rows: list[GaugeRow] = []
         for region in self.upstreams:
-            label = (("region", region),)
+            label = (("peer", region),)  # Prometheus renames a label `region` that clashes with that of its targets
             rows.append((declared.REGION_UP, label, float(region not in self.down)))
             if region in self.rtt_s:
                 rows.append((declared.REGION_RTT_SECONDS, label, self.rtt_s[region]))
@@ -71,14 +72,15 @@ class Peers:
         await asyncio.gather(*[self._watch(region, router) for region in self.upstreams])
 
     async def _watch(self, region: str, router: Router) -> None:
-        began_s = self._clock()
         while True:
             try:
                 await self.probe(region, router)
             except Exception as error:
                 _LOG.error("the probe of region %s failed: %s", region, type(error).__name__)
-            starts = region not in self.rtt_s and self._clock() - began_s < STARTS_S
-            await asyncio.sleep(PROBE_UNKNOWN_EVERY_S if starts else PROBE_EVERY_S)
+            await asyncio.sleep(PROBE_UNKNOWN_EVERY_S if self._starts(region) else PROBE_EVERY_S)
+
+    def _starts(self, region: str) -> bool:
+        return region not in self.rtt_s and self._clock() - self._began_s < STARTS_S
 
     async def probe(self, region: str, router: Router) -> None:
         began_s = self._clock()
@@ -87,10 +89,12 @@ class Peers:
             return
         found = json_object(body) or {}
         self._observe(region, found)
-        up = status == 200 and not found.get("elsewhere") and self._understands(region, found)
+        problem = self._problem(region, status, found)
+        up = status == 200 and not found.get("elsewhere") and not problem
         if up:
             self.rtt_s[region] = self._clock() - began_s
         self._missed[region] = 0 if up else self._missed[region] + 1
+        self._report(region, problem)
         if status == 0 and region not in self.down:
             router.suspect_peer(region)
         else:
@@ -101,23 +105,26 @@ class Peers:
         """Note whether a proxy of the right region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
-    def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
-        """Whether a proxy of that region has answered with a version that this proxy reads. If not, log why."""
+    def _problem(self, region: str, status: int, ready: Mapping[str, Any]) -> str:
+        """The problem if no proxy of that region has answered with a version that this proxy reads; else empty."""
         there = spoken_by(ready)
         common = there.common()
+        if status == 0:
+            silence = f"region {region} does not answer at its url: nothing is forwarded there"
+            return "" if self._starts(region) else silence
         if ready.get("region") != region:
-            self._report(region, stranger(region, ready))
-        elif common is None:
-            self._report(region, misunderstood(region, there))
-        else:
-            self.forwards.versions.found(region, common, self._clock())
-            self._reported.pop(region, None)
-            return True
-        return False
+            return stranger(region, status, ready)
+        if common is None:
+            return misunderstood(region, there)
+        self.forwards.versions.found(region, common, self._clock())
+        return ""
 
     def _report(self, region: str, problem: str) -> None:
-        """Log a region's problem, unless it is the problem that was logged last."""
-        if self._reported.get(region) != problem:
+        """Log a region's problem once it has lasted for `MISSES` probes, unless it was logged last; and its end."""
+        if not problem:
+            if self._reported.pop(region, ""):
+                _LOG.info("region %s answers again", region)
+        elif self._missed[region] >= MISSES and self._reported.get(region) != problem:
             self._reported[region] = problem
             _LOG.error("%s", problem)
 

@@ -76,11 +76,12 @@ class Versions:
         return min(self._found.get(region, {}), default=OLDEST)
 
 
-def stranger(region: str, ready: Mapping[str, Any]) -> str:
+def stranger(region: str, status: int, ready: Mapping[str, Any]) -> str:
     """The text for the log if a server that is not a proxy of the region has answered."""
     named = ready.get("region")
-    who = f"the proxy of region {named[:64]!r} answers" if isinstance(named, str) else "no proxy of Warmroute answers"
-    return f"{who} at the url of region {region!r}: nothing is forwarded there; correct its [[region]] url"
+    who = f"the proxy of region {named[:64]!r}" if isinstance(named, str) else "no proxy of Warmroute"
+    at = f"answers at the url of region {region!r} (status {status})"
+    return f"{who} {at}: nothing is forwarded there; correct its [[region]] url"
 
 
 def misunderstood(region: str, there: Spoken) -> str:

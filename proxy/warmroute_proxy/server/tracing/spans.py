@@ -11,6 +11,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from warmroute.contract.version import VERSION
+from warmroute_proxy.server.tracing import names
 from warmroute_proxy.server.tracing.finished import Child, Finished
 
 Value = str | int | float | bool
@@ -59,7 +60,7 @@ def attributes_of(finished: Finished) -> Mapping[str, Value]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-_REMOTE: Final = frozenset({"attempt", "forward"})
+_REMOTE: Final = frozenset({names.ATTEMPT, names.FORWARD})
 _SCOPE: Final = InstrumentationScope("warmroute.proxy", VERSION)
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 

@@ -29,13 +29,14 @@ class Timeline:
         self._computed_s = 0.0
         self._settles_since_s = 0.0
 
-    def step(self, event: RequestEvent, now_s: float, decision: Decision | None, *, goes_on: bool) -> None:
-        """Note an event. `decision`: the request's last decision. `goes_on`: engines still work, so spans stay open."""
+    def step(self, event: RequestEvent, now_s: float, decision: Decision | None) -> None:
+        """Note an event. `decision`: the request's last decision."""
         if event in _COMPUTED:
             self._computed_s = self._computed_s or now_s
             return
-        if not goes_on:
-            self._close(now_s, decision, event.name.lower() if event in _FAILURES else "")
+        if event is RequestEvent.CLIENT_LEFT and not self._waits_since_s:
+            return  # the engine goes on, or the row is being written
+        self._close(now_s, decision, event.name.lower() if event in _FAILURES else "")
         if event is RequestEvent.QUEUE:
             self._waits_since_s = now_s
         elif event is RequestEvent.SETTLE:

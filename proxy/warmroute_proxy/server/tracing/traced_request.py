@@ -49,7 +49,7 @@ class TracedRequest(InferenceRequest):
     def _advance(self, event: RequestEvent) -> None:
         super()._advance(event)
         now_s, timeline = self._tracing.clock(), self._timeline
-        timeline.step(event, now_s, self._decision, goes_on=self.state is RequestState.LEFT)
+        timeline.step(event, now_s, self._decision)
         if self._attempt is not None:
             self._decision = self._attempt.decision
         if event is RequestEvent.DISPATCH or event is RequestEvent.FORWARD:

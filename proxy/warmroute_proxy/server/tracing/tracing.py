@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.base.secrets import SecretError, load_headers
 from warmroute_proxy.server.tracing.context import Sampler
 from warmroute_proxy.server.tracing.finished import Finished
@@ -34,8 +35,8 @@ _LOG: Final = logging.getLogger(__name__)
 class Exporter(Protocol):
     """Sends spans to a collector. A call may block for the timeout of the config."""
 
-    def export(self, spans: "list[ReadableSpan]") -> bool:
-        """Send spans. Returns whether the collector has accepted them."""
+    def export(self, spans: "list[ReadableSpan]") -> str:
+        """Send spans. Returns why the collector has not accepted them; empty if it has."""
 
     def close(self) -> None:
         """Give up the export that is running."""
@@ -121,7 +122,7 @@ class Tracing:
     def _run(self) -> None:
         try:
             self._export_all()
-        except Exception as error:  # a bug in this package or in OpenTelemetry: requests go on without traces
+        except Exception as error:  # no exporter can be made: requests go on without traces
             _LOG.error("traces are not exported any more: %s", type(error).__name__)
             self._closed = True
 
@@ -131,6 +132,7 @@ class Tracing:
         headers = self._headers
         exporter = self._exporter = self._make_exporter(headers)
         spans = Spans(self._config.service_name, self._region, self.sampler.span_id)
+        failures = RepeatedLine(_LOG, logging.WARNING, self.clock)
         was_away = False
         while not (self._closed and not self._queue):
             self._more.wait(EVERY_S)
@@ -143,13 +145,36 @@ class Tracing:
                 exporter.close()
                 headers = self._headers
                 exporter = self._exporter = self._make_exporter(headers)
-            taken = exporter.export([span for each in batch for span in spans.of(each)])
-            counter = self._exported if taken else self._failed
-            counter[0] += len(batch)
-            if was_away is taken:
-                _LOG.warning("the collector %s", "takes traces again" if taken else "does not take traces")
-                was_away = not taken
+            made: list[list[ReadableSpan]] = []
+            for each in batch:
+                try:
+                    made.append(spans.of(each))
+                except Exception as error:  # a bug here must not end the tracing
+                    failures.write("the spans of a request cannot be made: %s", type(error).__name__)
+            try:
+                reason = exporter.export([span for each in made for span in each])
+            except Exception as error:  # also OpenTelemetry's exporter raises, in some versions
+                reason = type(error).__name__
+            exported = 0 if reason else len(made)
+            self._exported[0] += exported
+            self._failed[0] += len(batch) - exported
+            if reason:
+                failures.write("the collector does not take traces: %s", reason)
+            elif was_away:
+                _LOG.warning("the collector takes traces again")
+            was_away = bool(reason)
         exporter.close()
+
+
+class _Reasons(logging.Handler):
+    """Keeps the last lines that OpenTelemetry logs: the last error and, if that was the end of retries, its cause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=2)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split())[:300])
 
 
 class _Otlp:
@@ -160,13 +185,19 @@ class _Otlp:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         # The proxy itself logs failures, and counts them in the metric `warmroute_traces_total`.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self._reasons = _Reasons()
+        log = logging.getLogger("opentelemetry")
+        log.propagate = False
+        log.handlers = [self._reasons]
         self._exporter = OTLPSpanExporter(
             f"{config.endpoint}/v1/traces", headers=headers, timeout=config.timeout_s, compression=Compression.Gzip
         )
 
-    def export(self, spans: "list[ReadableSpan]") -> bool:
-        return self._exporter.export(spans).name == "SUCCESS"
+    def export(self, spans: "list[ReadableSpan]") -> str:
+        self._reasons.lines.clear()
+        if self._exporter.export(spans).name == "SUCCESS":
+            return ""
+        return "; ".join(self._reasons.lines) or "the reason is unknown"
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
