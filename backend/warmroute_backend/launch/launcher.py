@@ -261,10 +261,13 @@ class Launcher:
         if any(process.name in other.program.needs and other.state in ALIVE for other in self.processes):
             return False  # an engine of an earlier launcher runs without this program, in the same memory
         before = [other for other in self.processes if other.program.stage < process.program.stage]
-        if process.program.kind == "proxy":  # a broken engine, or a daemon for engines, does not delay the proxy
-            before = [other for other in before if other.program.kind not in {"weights", "lmcache"}]
-            before = [other for other in before if other.state not in {State.BACKING_OFF, State.FAILED}]
-        return all(other.state is State.READY for other in before)
+        if process.program.kind != "proxy":
+            return all(other.state is State.READY for other in before)
+        # A program that is broken, and engines that wait for it, do not keep the proxy from the engines that serve.
+        passed = {State.READY, State.BACKING_OFF, State.FAILED}
+        if any(other.state in passed - {State.READY} for other in before):
+            passed.add(State.WAITING)
+        return all(other.state in passed or other.program.kind in {"weights", "lmcache"} for other in before)
 
     def _start(self, process: Process) -> None:
         try:
@@ -306,8 +309,10 @@ class Launcher:
         self._show(f"{process.name}: ready after {waited_s:.0f} s")
         for finding in process.entry.findings:
             self._show(f"{process.name}: {finding}")
-        if process.entry.is_drained:
-            self._undrain(process)
+        is_proxy = process.program.kind == "proxy"
+        for each in self.processes if is_proxy else [process]:  # engines may have come before the proxy
+            if each.entry.is_drained and each.state is State.READY:
+                self._undrain(each)
 
     @staticmethod
     def _serves(process: Process) -> bool:

@@ -11,6 +11,7 @@ The ways `embedded` and `sglang-cpu` are trials. `Topology.notes` lists what a t
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -90,9 +91,7 @@ def topology(plan: Plan, setting: Setting) -> Topology:
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if setting.node in each.all_nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
-        master = (
-            [_master(plan, beside(setting.python, "mooncake_master"))] if setting.node == 0 and plan.has_store else []
-        )
+        master = [_master(plan, _tool(setting, "mooncake_master"))] if setting.node == 0 and plan.has_store else []
         daemon = [_lmcache(plan, setting)] if any(engine.lmcache for engine in engines) else []
         return Topology((*master, *daemon, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     if setting.kind == "embedded":
@@ -202,6 +201,12 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     yield made
 
 
+def _tool(setting: Setting, program: str) -> str:
+    """The path of a program of SGLang's environment; the bare name if only PATH has it."""
+    path = beside(setting.python, program)
+    return path if Path(path).exists() or shutil.which(program) is None else program
+
+
 def _master(plan: Plan, program: str) -> Program:
     return Program(
         name="mooncake-master",
@@ -221,7 +226,7 @@ def _lmcache(plan: Plan, setting: Setting) -> Program:
         site = plan.site
         command = cpu.lmcache_daemon(tool, site.lmcache_port, site.lmcache_http_port)
     else:
-        command = daemon_command(plan, plan.cluster.per_node, beside(setting.python, "lmcache"))
+        command = daemon_command(plan, plan.cluster.per_node, _tool(setting, "lmcache"))
     return Program(
         name=LMCACHE,
         kind="lmcache",

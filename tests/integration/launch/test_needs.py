@@ -14,7 +14,7 @@ from tests.integration.launch.test_hangs import running
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import state_file
-from warmroute_backend.launch.launcher import Launcher, Limits
+from warmroute_backend.launch.launcher import Drains, Launcher, Limits
 from warmroute_backend.launch.process import Adopted, Process, adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.state_file import save
@@ -56,11 +56,11 @@ def adopted(folder: Path, port: int) -> Adopted:
 
 
 @contextmanager
-def launched(found: Adopted, folder: Path) -> Iterator[list[str]]:
+def launched(found: Adopted, folder: Path, drains: Drains | None = None) -> Iterator[list[str]]:
     """A launcher of them, and what it shows."""
     lines: list[str] = []
     limits = Limits(Backoff(first_s=0.01))
-    with running(Launcher(found.processes, folder, NoDrains(), limits, lambda: None, lines.append)):
+    with running(Launcher(found.processes, folder, drains or NoDrains(), limits, lambda: None, lines.append)):
         yield lines
 
 
@@ -138,17 +138,33 @@ def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tm
     until(first.processes[1].has_ended, "it is reaped")
 
 
-def test_a_new_engine_that_fails_ends_none_that_run_since_an_earlier_launcher(tmp_path: Path, port: int) -> None:
-    engine = Program("e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/")
+class Undrained(NoDrains):
+    """A proxy that drains nothing any more."""
+
+    def __init__(self) -> None:
+        self.engines: list[str] = []
+
+    def undrain(self, engine: str) -> None:
+        self.engines.append(engine)
+
+
+def test_a_new_engine_that_fails_ends_none_that_run_since_an_earlier_launcher(tmp_path: Path) -> None:
+    """Nor does it keep the proxy from these, which then get work again if that launcher has drained them."""
+    ports = free_ports(2)
+    engine = Program("e", "aggregated", (*SERVES, str(ports[0])), ports=(("http", ports[0]),), ready_path="/")
+    proxy = Program("p", "proxy", (*SERVES, str(ports[1])), ports=(("http", ports[1]),), ready_path="/")
     broken = Program("f", "aggregated", (sys.executable, "-c", "raise SystemExit(3)"))
     first = adopt([engine], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    first.processes[0].entry.is_drained = True
     first.processes[0].start(lambda: save(tmp_path, first.record))
-    found = adopt([engine, broken], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
-    server, failing = found.processes
-    with launched(found, tmp_path) as lines:
+    found = adopt([engine, broken, proxy], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    server, failing, front = found.processes
+    drains = Undrained()
+    with launched(found, tmp_path, drains) as lines:
         until(lambda: failing.state is State.FAILED, "it is given up")
-        until(lambda: server.state is State.READY, "the other one serves")
+        until(lambda: server.state is front.state is State.READY, "the other ones serve")
         assert "f: ended with status 3; it is started again in 0 s" in lines
+        assert set(drains.engines) == {"e"}
     until(first.processes[0].has_ended, "it is reaped")
 
 
