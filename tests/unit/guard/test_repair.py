@@ -69,6 +69,15 @@ def test_a_time_of_day_is_not_frozen() -> None:
     assert second(before, now, Rule.FREEZE_DATE).body is now
 
 
+@pytest.mark.parametrize("at", [1, 5])
+@pytest.mark.parametrize(("answers", "sent"), [(0, TOMORROW), (1, TODAY)])
+def test_a_date_in_a_message_is_frozen_only_if_its_answer_follows(at: int, answers: int, sent: str) -> None:
+    bodies = [with_message(at, content=f"Read the log of {day}.") for day in (TODAY, TOMORROW)]
+    before, now = ({**body, "messages": body["messages"][: at + 1 + answers]} for body in bodies)
+    found = second(before, now, *SAFE)
+    assert found.body["messages"][at]["content"] == f"Read the log of {sent}."
+
+
 def test_a_date_in_a_block_of_anthropics_system_prompt_is_frozen() -> None:
     before = anthropic({}) | {"system": [{"type": "text", "text": "You are brief."}, {"type": "text", "text": TODAY}]}
     now = appended(before, NEXT) | {"system": [before["system"][0], {"type": "text", "text": TOMORROW}]}
