@@ -23,14 +23,14 @@ from warmroute_cli.main import main, parser
 from warmroute_cli.run import process, title
 from warmroute_cli.run.closing import by_agent, show
 from warmroute_cli.run.programs import PROGRAMS, any_program
-from warmroute_cli.run.run import Settings, Target, _proxy, settings_of
+from warmroute_cli.run.run import Settings, Target, _proxy, git_settings, settings_of
 from warmroute_cli.run.run_options import split
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
 
 
 def settings(name: str, folder: Path, target: Target = TARGET) -> Settings:
-    return settings_of(PROGRAMS[name], target, folder, "/home/somebody")
+    return settings_of(PROGRAMS[name], target, folder, "/home/somebody/.gitconfig")
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -114,6 +114,32 @@ def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> N
     assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
 
 
+def test_what_aider_reads_last_names_the_proxy_as_a_repository_may_have_a_file_of_variables(tmp_path: Path) -> None:
+    found = settings("aider", tmp_path)
+    assert found.environment["AIDER_OPENAI_API_KEY"] == TARGET.key
+    assert f'api_base: "{TARGET.root}/v1"' in found.files[tmp_path / "model.settings.yml"]
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "git"),
+    [
+        ([], {}, ".gitconfig"),
+        ([".config/git/config"], {}, ".config/git/config"),
+        ([".config/git/config", ".gitconfig"], {}, ".gitconfig"),
+        (["xdg/git/config"], {"XDG_CONFIG_HOME": "xdg"}, "xdg/git/config"),
+        ([".gitconfig"], {"GIT_CONFIG_GLOBAL": "mine"}, "mine"),
+    ],
+)
+def test_a_program_with_another_home_keeps_the_users_git_settings(
+    files: list[str], environ: dict[str, str], git: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    given = {name: str(tmp_path / value) for name, value in environ.items()}
+    assert git_settings(given, tmp_path) == str(tmp_path / git)
+
+
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_printed_settings_are_a_script(name: str, tmp_path: Path) -> None:
     found = settings(name, tmp_path / "it's a folder")
@@ -163,7 +189,7 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
 
 
 def test_any_program_gets_the_variables_of_all_apis(tmp_path: Path) -> None:
-    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody")
+    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody/.gitconfig")
     given = found.variables({"ANTHROPIC_AUTH_TOKEN": "mine", "EDITOR": "vi"})
     assert given["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/v1"
     assert given["ANTHROPIC_BASE_URL"] == given["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:8080"
