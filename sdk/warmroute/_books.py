@@ -228,6 +228,12 @@ class Books:
         if self._settled is not None:
             self._settled(turn)
 
+    def ended(self, turn: Turn) -> None:
+        """Note that a turn has ended without usage: its call failed, or its answer was left or has none."""
+        with self._lock:
+            if turn.checked is not None:
+                self.guard.memory.ended(turn.lineage, turn.checked.tip)
+
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""
         with self._lock:
@@ -281,16 +287,15 @@ class Books:
         not known.
         """
         with self._lock:
-            known = self.guard.memory.known(session)
-            prompts = list(known.prompts) if known is not None else []
-            rates = self._rates.get(prompts[0].model) if prompts else None
-        if not prompts or (arguments := arguments_of(prompts[0])) is None:
+            prompt = self.guard.memory.main(session)
+            rates = None if prompt is None else self._rates.get(prompt.model)
+        if prompt is None or (arguments := arguments_of(prompt)) is None:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # the answer is incomplete or the call failed: cost unknown, so no ping
-            return Ping({}, 0)
-        return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
+        if not prompt.tokens:  # the cost is unknown, so no ping is sent: not now if the call runs, else never
+            return None if prompt.ended else Ping({}, 0)
+        return Ping(arguments, rates.worst_nanousd(prompt.tokens, MAX_ANSWER_TOKENS))
 
     def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
         if count < 1:
@@ -370,7 +375,7 @@ class Books:
         found = turn.checked
         if found is None or turn.session is None:
             return
-        self.guard.memory.counted(turn.lineage, found.tip, measured.prompt_tokens)
+        self.guard.memory.ended(turn.lineage, found.tip, measured.prompt_tokens)
         if found.event is not None:
             return
         expected = found.expected_tokens

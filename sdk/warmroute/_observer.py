@@ -182,6 +182,8 @@ class Call:
         """Note that the call has returned or failed. If it failed, a repetition continues the call's conversation."""
         if self.telemetry is not None and self.watch is not None and not self.answered:
             self.telemetry.failed(self.watch.turn)
+        if self.watch is not None and not self.answered:
+            self.watch.finished()
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 

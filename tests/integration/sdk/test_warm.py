@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 from tests.machine import seconds
 
@@ -106,6 +107,36 @@ def test_no_ping_is_sent_while_the_session_has_a_call_of_unknown_cost(driver: "D
     driver.read(stream)
     ping = client.cache.books.ping_of("s")
     assert (ping.arguments["messages"], ping.worst_nanousd) == ([SYSTEM, ASK, ASK], 300 * 600 + 16 * 3000)
+
+
+@pytest.mark.parametrize("ending", ["title", "failed", "left", "left at once"])
+def test_the_last_prompt_of_the_main_loop_that_was_answered_is_pinged(driver: "Driver", ending: str) -> None:
+    client = driver.client(session="s")
+    create = client.chat.completions.create
+    driver.run(create(model="m", messages=[SYSTEM, ASK], tools=TOOLS))
+    if ending == "title":
+        driver.run(create(model="m", messages=[{"role": "system", "content": "Title?"}, ASK]))
+    elif ending == "failed":
+        driver.server.fails_with = 400
+        with pytest.raises(openai.BadRequestError):
+            driver.run(create(model="m", messages=[SYSTEM, ASK, ASK], tools=TOOLS))
+    else:
+        stream = driver.run(create(model="m", messages=[SYSTEM, ASK, ASK], tools=TOOLS, stream=True))
+        if ending == "left":
+            driver.run(stream.__next__() if driver.kind == "sync" else stream.__anext__())
+        driver.run(stream.close())
+    ping = client.cache.books.ping_of("s")
+    assert (ping.arguments["messages"], ping.arguments["tools"]) == ([SYSTEM, ASK], TOOLS)
+    assert client.cache.guard.counts == {}
+
+
+def test_a_session_without_an_answer_has_no_ping_and_a_reason(driver: "Driver") -> None:
+    client = driver.client(session="other")
+    driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+    driver.server.fails_with = 400
+    with warmroute.session("s"), pytest.raises(openai.BadRequestError):
+        driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+    assert pinged(driver, client, max_usd=1.0, interval_s=0.01).stopped_because is not None
 
 
 def test_settings_are_pinged_as_they_were_sent_and_thinking_is_not(driver: "Driver") -> None:
