@@ -302,11 +302,6 @@ class Books:
             raise ValueError("samples() needs a count of 1 or more")
         return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
 
-    def spent_ahead_nanousd(self) -> int:
-        """The cost so far of turns that were computed ahead."""
-        with self._lock:
-            return self._ahead.cost_nanousd or 0
-
     def keeping_of(self, session: str) -> Keeping:
         """How long the server of a session's last turn caches prompts, and the shortest prompt that it caches."""
         turn = self.last_turn(session)

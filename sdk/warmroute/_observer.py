@@ -33,7 +33,7 @@ from warmroute._outgoing import (
 )
 from warmroute._session import Named, checked_key, current, purpose
 from warmroute._turns import Turn
-from warmroute._warm import Ahead, ahead_of, is_warming
+from warmroute._warm import Ahead, ahead_of, turns_ahead
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
@@ -294,7 +294,9 @@ class Observer:
             call.reads_raw = caller.get(_RAW_HEADER) == "true"
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
             turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
-            turn.ahead = is_warming.get()
+            if (ahead := turns_ahead.get()) is not None:
+                turn.ahead = True
+                ahead.append(turn)
             is_turn = options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS)
             identity = self._identify(call, turn, caller, body, is_turn=is_turn)
             if is_turn:

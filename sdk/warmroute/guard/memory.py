@@ -139,8 +139,8 @@ class Memory:
         self._bound_text(key, prompts)
 
     def ended(self, key: str, tip: int, tokens: int = 0) -> None:
-        """Note that a prompt's call has ended. `tip`: the last hash of the prompt's chain. `tokens`: the server's count;
-        0 if there is no count.
+        """Note that a prompt's call has ended. `tip`: the last hash of the prompt's chain. `tokens`: the server's
+        count; 0 if there is no count.
         """
         remembered = self._sessions.get(key)
         if remembered is None:

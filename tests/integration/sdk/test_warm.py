@@ -74,6 +74,26 @@ def test_pings_stay_within_the_budget(driver: "Driver") -> None:
     assert client.cache.guard.counts == {}
 
 
+def test_sessions_that_are_kept_warm_together_spend_only_what_is_theirs(driver: "Driver") -> None:
+    client = driver.client()
+    keys = [f"s{number}" for number in range(5)]
+    for key in keys:
+        with warmroute.session(key):
+            driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+
+    async def kept_by_tasks() -> list[Any]:
+        kept = [client.cache.keep_warm(key, max_usd=3 * COLD_USD, interval_s=0.001) for key in keys]
+        await asyncio.gather(*(asyncio.wait_for(each.wait(), seconds(20)) for each in kept))
+        return kept
+
+    if driver.kind == "async":
+        kept = driver.run(kept_by_tasks())
+    else:
+        kept = [client.cache.keep_warm(key, max_usd=3 * COLD_USD, interval_s=0.001) for key in keys]
+        assert all(each.wait(seconds(20)) for each in kept)
+    assert sum(each.spent_nanousd for each in kept) == client.cache.report().warmed.cost_nanousd
+
+
 def test_pings_end_with_their_time(driver: "Driver") -> None:
     client = driver.client(session="s")
     driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
