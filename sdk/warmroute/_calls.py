@@ -33,7 +33,7 @@ class Calls(_Common):
 
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
         """The library's `request`, with the session added and usage requested."""
-        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls, repeats=True)
         outer = current_call.get()
         current_call.set(call)
         try:
@@ -66,7 +66,7 @@ class AsyncCalls(_Common):
         self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
     ) -> Any:
         """The library's `request`, with the session added and usage requested."""
-        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls, repeats=True)
         outer = current_call.get()
         current_call.set(call)
         try:

@@ -213,9 +213,7 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 
 def options_of(url: str, headers: Mapping[str, Any], json_data: Mapping[str, Any]) -> Any:
     """A call that computes a prompt in the form of openai's options, with the members that `Observer.begin` reads."""
-    return SimpleNamespace(
-        method="post", url=url, headers=headers, json_data=json_data, extra_json=None, idempotency_key=None
-    )
+    return SimpleNamespace(method="post", url=url, headers=headers, json_data=json_data, extra_json=None)
 
 
 class Callers(NamedTuple):
@@ -283,8 +281,10 @@ class Observer:
         found = signal(backend, identity.header, derived=False, home=None, parent=None)
         return {name: value for name, value in found.headers.items() if name not in caller}
 
-    def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
-        """Prepare a call of `client`, with the arguments of its library's `request`."""
+    def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any, repeats: bool = False) -> Call:
+        """Prepare a call of `client`, with the arguments of its library's `request`. `repeats`: whether the library
+        sends the call's headers with each retry, so that an idempotency key helps.
+        """
         call = Call(options, options, stream_cls)
         with self.books.shelter():
             call.base_url = str(client.base_url)
@@ -304,7 +304,8 @@ class Observer:
                 turn.lineage = _of_block(identity.key, current())
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
-                self._add_key(call, caller)
+                if repeats:
+                    self._add_key(call, caller)
                 self._add_trace(call, turn, caller)
                 self._guard(call, turn, body)
         return call
@@ -389,7 +390,7 @@ class Observer:
             turn.withhold = call.offer_field(USAGE_FIELD, wanted, turn.model)
 
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
-        """Give the call an idempotency key, which openai sends with each retry."""
+        """Give the call an idempotency key."""
         with self.books.shelter():
             if headers.IDEMPOTENCY not in caller and call.backend is WARMROUTE:
                 call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
