@@ -30,6 +30,7 @@ from warmroute.contract.bounded import put
 from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
+from warmroute.guard.memory import Reading
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
 from warmroute.guard.prompt import Prompt, is_partial, text_of
 from warmroute.guard.repair import Rule
@@ -164,7 +165,9 @@ class Books:
         with self._lock:
             if not guard.compares:
                 if turn.prompt is not None:  # kept, so that the next prompt reuses the digests of equal parts
-                    guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
+                    prompts = guard.memory.session(turn.lineage).prompts
+                    before = next((one for one in prompts if one.begins(turn.prompt)), None)
+                    guard.memory.keep(turn.lineage, Reading(turn.prompt, before, None))
                     turn.prompt = None
                 return body
             rates = self._rates.get(turn.model)
