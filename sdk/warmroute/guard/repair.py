@@ -290,13 +290,15 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The request with all tools of the earlier prompt, then the new tools."""
+    """The request with all tools of the earlier prompt, as this request defines them, then the new tools."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
         return None
-    known = set(before.roles)
-    return {**body, "tools": [*before.raw, *(tool for tool in tools if tool_name(tool) not in known)]}
+    current = {tool_name(tool): tool for tool in tools}
+    sent = zip(before.roles, before.raw, strict=True)  # several tools may have one name, such as `mcp`
+    kept_tools = [tool if tool in tools else current.get(name, tool) for name, tool in sent]
+    return {**body, "tools": [*kept_tools, *(tool for tool in tools if tool_name(tool) not in before.roles)]}
 
 
 def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:

@@ -63,6 +63,14 @@ def test_new_tools_come_behind_the_known_ones() -> None:
     assert found.reading.broken.where == "tools[3] 'web'"
 
 
+def test_a_tool_whose_definition_changed_is_sent_as_it_is_now() -> None:
+    changed = tool("bash", "other")
+    found = second(BEFORE, {**NEXT_TURN, "tools": [changed, WEB, TOOLS[1]]}, Rule.APPEND_ONLY_TOOLS)
+    assert found.body["tools"] == [changed, TOOLS[1], TOOLS[2], WEB]
+    assert found.reading.broken is not None
+    assert [use.cause for use in found.uses] == [Cause.TOOL_SET]
+
+
 def test_a_time_of_day_is_not_frozen() -> None:
     before = with_system(TODAY, "2026-11-20 09:15")
     now = with_system(TODAY, "2026-11-20 09:16")
