@@ -250,7 +250,9 @@ class Observer:
 
     def callers(self, client: Any) -> Callers:
         """The calls that `client.cache` makes."""
-        backend = backend_of(self._backend, str(client.base_url))
+        base_url = str(client.base_url)
+        backend = backend_of(self._backend, base_url)
+        root = "" if base_url.rstrip("/").endswith("/v1") else "/v1"  # anthropic's address has no version
 
         def expect(session: str | None, word: str) -> Callable[[], Any] | None:
             key = self._named() if session is None else checked_key(session)
@@ -260,9 +262,9 @@ class Observer:
                 return None
             named = {headers.AFFINITY: key, headers.EXPECT: word}
             given = {"headers": named, "timeout": EXPECT_TIMEOUT_S, "max_retries": 0}
-            return lambda: client.post(EXPECT_PATH, cast_to=type(None), options=given)
+            return lambda: client.post(root + EXPECT_PATH, cast_to=type(None), options=given)
 
-        return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
+        return Callers(lambda path: client.get(root + path, cast_to=object), ahead_of(client, backend), expect)
 
     def _named(self) -> str | None:
         block = current()

@@ -146,6 +146,10 @@ def test_a_wrapped_client_is_of_its_type_and_reports(vendor: Vendor, runs: Runs,
     runs.finished(call(plain, streamed, True))
     assert "x-session-affinity" not in vendor.last[1]
     expect_report(warmroute.cache_of(client).report(), 2)
+    runs.finished(call(client.with_options(session="of the copy"), streamed, True))
+    assert vendor.last[1]["x-session-affinity"] == "of the copy"
+    with pytest.raises(ValueError, match="wrapped already"):
+        warmroute.wrap(client, session="other")
 
 
 @CASES
