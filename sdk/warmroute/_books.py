@@ -113,9 +113,9 @@ collectors: Final[list[list["Books"]]] = []
 class Books:
     """What a client and its copies have observed. Thread-safe."""
 
-    def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
-        """`settled` is called with each turn whose usage is known, outside of the lock."""
-        self._settled = settled
+    def __init__(self, guard: Guard, on_end: Callable[[Turn], None] | None = None) -> None:
+        """`on_end` is called with each turn that has ended, outside of the lock."""
+        self._on_end = on_end
         for collector in collectors:
             collector.append(self)
         self.guard = guard
@@ -228,14 +228,14 @@ class Books:
             self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
-        if self._settled is not None:
-            self._settled(turn)
 
     def ended(self, turn: Turn) -> None:
-        """Note that a turn has ended without usage: its call failed, or its answer was left or has none."""
+        """Note that a turn has ended, with usage that was settled, or without usage."""
         with self._lock:
             if turn.checked is not None:
                 self.guard.memory.ended(turn.lineage, turn.checked.tip)
+        if self._on_end is not None:
+            self._on_end(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""

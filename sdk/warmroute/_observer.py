@@ -63,27 +63,21 @@ class Telemetry:
         self._propagator = propagation.TraceContextTextMapPropagator()
 
     def begun(self, turn: Turn) -> dict[str, str]:
-        """Begin the span of a turn, and return the headers with which a server continues its trace."""
+        """Begin the span of a turn, and return the headers with which the server continues its trace."""
         carrier: dict[str, str] = {}
-        turn.span = self._started(turn)
+        kind = self._trace.SpanKind.CLIENT
+        turn.span = self._tracer.start_span(f"chat {turn.model}", kind=kind, start_time=turn.begun_ns)
         self._propagator.inject(carrier, self._trace.set_span_in_context(turn.span))
         return carrier
 
-    def settled(self, turn: Turn) -> None:
-        """End the span of a turn whose usage is known."""
-        span = turn.span or self._started(turn)
-        span.set_attributes(attributes_of(turn))
-        span.end(end_time=time.time_ns())
-
-    def failed(self, turn: Turn) -> None:
-        """End the span of a failed call with the status of an error."""
-        if turn.span is not None:
-            turn.span.set_attributes(attributes_of(turn))
-            turn.span.set_status(self._trace.StatusCode.ERROR)
-            turn.span.end(end_time=time.time_ns())
-
-    def _started(self, turn: Turn) -> Any:
-        return self._tracer.start_span(f"chat {turn.model}", kind=self._trace.SpanKind.CLIENT, start_time=turn.begun_ns)
+    def ended(self, turn: Turn) -> None:
+        """End the span of a turn, with the status of an error if its call failed. Later calls do nothing."""
+        span, turn.span = turn.span, None
+        if span is not None:
+            span.set_attributes(attributes_of(turn))
+            if turn.failed:
+                span.set_status(self._trace.StatusCode.ERROR)
+            span.end(end_time=time.time_ns())
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
@@ -141,8 +135,6 @@ class Call:
     reads_raw: bool = False
     watch: Watch | None = None
     """None if the call has no usage."""
-    telemetry: Telemetry | None = None
-    """Set if the turn has a span."""
     answered: bool = False
     conversation: Conversation | None = None
     tip: int = 0
@@ -180,9 +172,8 @@ class Call:
 
     def ended(self) -> None:
         """Note that the call has returned or failed. If it failed, a repetition continues the call's conversation."""
-        if self.telemetry is not None and self.watch is not None and not self.answered:
-            self.telemetry.failed(self.watch.turn)
         if self.watch is not None and not self.answered:
+            self.watch.turn.failed = True
             self.watch.finished()
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
@@ -235,7 +226,7 @@ class Observer:
         self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
     ) -> None:
         self._telemetry = Telemetry() if telemetry else None
-        self.books = Books(guard, self._telemetry.settled if self._telemetry else None)
+        self.books = Books(guard, self._telemetry.ended if self._telemetry else None)
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
         self._backend = backend
@@ -400,9 +391,10 @@ class Observer:
     def _add_trace(self, call: Call, turn: Turn, caller: Mapping[str, object]) -> None:
         """Begin the turn's span, and let the proxy continue its trace, unless the caller sends a `traceparent`."""
         with self.books.shelter():
-            if self._telemetry is not None and call.backend is WARMROUTE and "traceparent" not in caller:
-                call.telemetry = self._telemetry
-                call.add_headers(self._telemetry.begun(turn))
+            if self._telemetry is not None:
+                added = self._telemetry.begun(turn)
+                if call.backend is WARMROUTE and "traceparent" not in caller:
+                    call.add_headers(added)
 
 
 def _json(content: bytes) -> object:

@@ -48,8 +48,7 @@ class Watch:
         with self._books.shelter():
             if self.usage is not None:
                 self._books.settle(self.turn, self.usage)
-            else:
-                self._books.ended(self.turn)
+            self._books.ended(self.turn)
 
 
 def watch_of(response: Any) -> Watch | None:
