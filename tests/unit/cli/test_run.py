@@ -98,11 +98,12 @@ def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
     gemini = settings("gemini", tmp_path)
     ((path, text),) = gemini.files.items()
     path.parent.mkdir()
-    path.write_text("{ // mine\n}")
-    gemini.write()
-    assert path.read_text() == text
-    assert path.with_name("settings.json.before").read_text() == "{ // mine\n}"
-    assert "settings.json.before" in capsys.readouterr().err
+    for mine, before in (("{ // mine\n}", "settings.json.before"), ("[1]", "settings.json.before-2")):
+        path.write_text(mine)
+        gemini.write()
+        assert path.read_text() == text
+        assert path.with_name(before).read_text() == mine
+        assert f"{before}\n" in capsys.readouterr().err
 
 
 def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
