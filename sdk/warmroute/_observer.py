@@ -112,8 +112,7 @@ MAX_RECEIPT_ID_CHARS: Final = 128
 
 EXPECT_PATH: Final = "/sessions/expect"
 EXPECT_TIMEOUT_S: Final = 5.0
-TURNS: Final = ("/completions", "/messages", "/responses")
-"""Endings of the paths of calls that compute a prompt."""
+_TURNS: Final = ("/completions", "/messages", "/responses")
 
 _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
@@ -152,9 +151,11 @@ class Call:
         self.sent.json_data = {**given, **added}
 
     def offer_field(self, name: str, value: Any, model: str) -> bool:
-        """Send a body field that servers may refuse, unless this one has. Returns whether the field is sent."""
+        """Send a body field that servers may refuse, unless this one has, or the body is bytes of the caller. Returns
+        whether the field is sent.
+        """
         server = Server(self.base_url, model, name)
-        if SERVERS.takes(server) is False:
+        if self.given.json_data is None or SERVERS.takes(server) is False:
             return False
         self.add_fields({name: value})
         self.added += (server,)
@@ -200,6 +201,11 @@ class Call:
 
 current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=None)
 """The call that openai's code handles now, from `request` to `_process_response`."""
+
+
+def is_turn_path(path: str) -> bool:
+    """Whether a POST to a path computes a prompt, unlike a message for a thread of OpenAI's Assistants."""
+    return path.rstrip("/").endswith(_TURNS) and "/threads/" not in path
 
 
 def options_of(url: str, headers: Mapping[str, Any], json_data: Mapping[str, Any]) -> Any:
@@ -290,7 +296,7 @@ class Observer:
             if (ahead := turns_ahead.get()) is not None:
                 turn.ahead = True
                 ahead.append(turn)
-            is_turn = options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS)
+            is_turn = options.method.lower() == "post" and is_turn_path(options.url.partition("?")[0])
             identity = self._identify(call, turn, caller, body, is_turn=is_turn)
             if is_turn:
                 turn.session = identity.key
@@ -353,7 +359,7 @@ class Observer:
                 call.add_headers(added.headers)
             if call.backend is WARMROUTE and block is not None and block.key == identity.key:
                 call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
-            if is_turn and call.given.json_data is not None:
+            if is_turn:
                 for name, value in added.fields.items():
                     call.offer_field(name, value, turn.model)
         return identity

@@ -14,7 +14,7 @@ import time
 import uuid
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -156,7 +156,7 @@ def _run(arguments: Namespace, program: Program, root: str, key: str, watch: str
     began_s = time.time()
     try:
         with title.shown(Api(f"{root}/v1", key), began_s):
-            status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
+            status = process.run(settings.command, settings.variables(os.environ))
     except OSError as error:
         raise CannotRun(f"{program.command} cannot be started: {error.strerror}") from None
     closing.show(Api(f"{root}/v1", key), began_s)
@@ -230,7 +230,8 @@ def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Se
     model, context = _model(Api(f"{root}/v1", key), arguments.model, program.model)
     session = f"{arguments.program}-{uuid.uuid4().hex[:12]}"
     target = Target(root, key, model, context, session)
-    return settings_of(program, target, _folder(arguments), git_settings(os.environ, Path.home()))
+    found = settings_of(program, target, _folder(arguments), git_settings(os.environ, Path.home()))
+    return replace(found, command=(*found.command, *arguments.passed))
 
 
 def git_settings(environ: Mapping[str, str], home: Path) -> str:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from warmroute._cache import CacheView
 from warmroute._guard import Guard
-from warmroute._observer import TURNS, Call, Observer, options_of
+from warmroute._observer import Call, Observer, is_turn_path, options_of
 from warmroute._redirects import has_left, note
 from warmroute._watch import Watch
 
@@ -195,7 +195,7 @@ class Transport:
             path = str(url.path)
             if has_left(request):
                 return None
-            if request.method != "POST" or not path.rstrip("/").endswith((*TURNS, *_GEMINI)):
+            if request.method != "POST" or not (is_turn_path(path) or path.endswith(_GEMINI)):
                 return None
             note(request)
             content = request.content

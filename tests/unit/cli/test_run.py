@@ -155,6 +155,15 @@ def test_the_printed_settings_are_a_script(name: str, tmp_path: Path) -> None:
     assert found.shell().splitlines()[-1].startswith(command)
 
 
+@pytest.mark.parametrize("words", [["--", "python", "x.py"], ["claude", "--", "-p", "hi"]])
+def test_the_printed_command_has_its_arguments(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("warmroute_cli.run.run._model", lambda *_: ("m", 9))
+    assert main(["run", "--base-url", "http://h/v1", "--key", "k", "--print", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == " ".join(words).replace("-- ", "")
+
+
 @pytest.mark.parametrize(
     ("words", "own", "passed"),
     [
