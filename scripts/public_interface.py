@@ -53,9 +53,11 @@ def sdk() -> Iterator[str]:
 
 def _members(owner: type) -> Iterator[str]:
     """The public members of a class; constructors only of clients."""
-    if not owner.__module__.startswith("warmroute") or owner.__module__ == "warmroute._calls":
-        return  # only overrides openai's methods to observe them
+    if not owner.__module__.startswith("warmroute"):
+        return
     for name, member in vars(owner).items():
+        if (owner.__module__, name) == ("warmroute._calls", "request"):
+            continue  # it is openai's, and observed
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         constructs = name == "__init__" and owner.__module__ == "warmroute._client"
         if constructs or not name.startswith("_"):

@@ -30,6 +30,7 @@ from warmroute.contract.bounded import put
 from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
+from warmroute.guard.memory import Reading
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
 from warmroute.guard.prompt import Prompt, is_partial, text_of
 from warmroute.guard.repair import Rule
@@ -112,9 +113,9 @@ collectors: Final[list[list["Books"]]] = []
 class Books:
     """What a client and its copies have observed. Thread-safe."""
 
-    def __init__(self, guard: Guard, settled: Callable[[Turn], None] | None = None) -> None:
-        """`settled` is called with each turn whose usage is known, outside of the lock."""
-        self._settled = settled
+    def __init__(self, guard: Guard, on_end: Callable[[Turn], None] | None = None) -> None:
+        """`on_end` is called with each turn that has ended, outside of the lock."""
+        self._on_end = on_end
         for collector in collectors:
             collector.append(self)
         self.guard = guard
@@ -164,7 +165,9 @@ class Books:
         with self._lock:
             if not guard.compares:
                 if turn.prompt is not None:  # kept, so that the next prompt reuses the digests of equal parts
-                    guard.memory.session(turn.lineage).prompts.appendleft(turn.prompt)
+                    prompts = guard.memory.session(turn.lineage).prompts
+                    before = next((one for one in prompts if one.begins(turn.prompt)), None)
+                    guard.memory.keep(turn.lineage, Reading(turn.prompt, before, None))
                     turn.prompt = None
                 return body
             rates = self._rates.get(turn.model)
@@ -225,8 +228,14 @@ class Books:
             self._judge(turn, measured)
             self._faults.extend(measured.faults)
             self._faults_found += len(measured.faults)
-        if self._settled is not None:
-            self._settled(turn)
+
+    def ended(self, turn: Turn) -> None:
+        """Note that a turn has ended, with usage that was settled, or without usage."""
+        with self._lock:
+            if turn.checked is not None:
+                self.guard.memory.ended(turn.lineage, turn.checked.tip)
+        if self._on_end is not None:
+            self._on_end(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""
@@ -281,26 +290,20 @@ class Books:
         not known.
         """
         with self._lock:
-            known = self.guard.memory.known(session)
-            prompts = list(known.prompts) if known is not None else []
-            rates = self._rates.get(prompts[0].model) if prompts else None
-        if not prompts or (arguments := arguments_of(prompts[0])) is None:
+            prompt = self.guard.memory.main(session)
+            rates = None if prompt is None else self._rates.get(prompt.model)
+        if prompt is None or (arguments := arguments_of(prompt)) is None:
             return None
         if rates is None:
             return Ping(arguments, None)
-        if not prompts[0].tokens:  # the answer is incomplete or the call failed: cost unknown, so no ping
-            return Ping({}, 0)
-        return Ping(arguments, rates.worst_nanousd(prompts[0].tokens, MAX_ANSWER_TOKENS))
+        if not prompt.tokens:  # the cost is unknown, so no ping is sent: not now if the call runs, else never
+            return None if prompt.ended else Ping({}, 0)
+        return Ping(arguments, rates.worst_nanousd(prompt.tokens, MAX_ANSWER_TOKENS))
 
     def samples(self, session: str, count: int, *, spread: bool) -> list[str]:
         if count < 1:
             raise ValueError("samples() needs a count of 1 or more")
         return [self.fork(session, None) for _ in range(count)] if spread else [session] * count
-
-    def spent_ahead_nanousd(self) -> int:
-        """The cost so far of turns that were computed ahead."""
-        with self._lock:
-            return self._ahead.cost_nanousd or 0
 
     def keeping_of(self, session: str) -> Keeping:
         """How long the server of a session's last turn caches prompts, and the shortest prompt that it caches."""
@@ -370,7 +373,7 @@ class Books:
         found = turn.checked
         if found is None or turn.session is None:
             return
-        self.guard.memory.counted(turn.lineage, found.tip, measured.prompt_tokens)
+        self.guard.memory.ended(turn.lineage, found.tip, measured.prompt_tokens)
         if found.event is not None:
             return
         expected = found.expected_tokens

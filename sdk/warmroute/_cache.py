@@ -173,15 +173,15 @@ class _Caller(CacheView):
         """Yield the arguments of a ping, empty if it is not due, and count the call that the block makes."""
         ping = self._books.ping_of(keeper.plan.session)
         arguments = keeper.next(ping)
-        before = self._books.spent_ahead_nanousd()
         try:
-            with named_session(keeper.plan.session), warming():
+            with named_session(keeper.plan.session), warming() as turns:
                 yield arguments
         except Exception as error:  # a failed ping must not end the program, which runs beside the pings
             keeper.failed(error)
         else:
             if arguments and ping is not None:
-                keeper.settled(self._books.spent_ahead_nanousd() - before, ping.worst_nanousd)
+                amounts = [turn.measured.amounts_nanousd for turn in turns if turn.measured is not None]
+                keeper.settled(sum(each.cost for each in amounts if each is not None), ping.worst_nanousd)
 
 
 class Cache(_Caller):

@@ -5,11 +5,14 @@ with its head) and `_process_response_data` (the parsed body, or each event of a
 openai 2.x and 3.x, and in anthropic.
 """
 
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
+from warmroute._cache import AsyncCache, Cache
 from warmroute._observer import Call, Observer, current_call
 from warmroute._redirects import follow, keep, keep_async
 from warmroute._watch import watch_of
+from warmroute.ways.connections import observe
 
 if TYPE_CHECKING:
     _Library: Any
@@ -22,6 +25,23 @@ class _Common(_Library):  # type: ignore[misc]
 
     _observer: Observer
 
+    if not TYPE_CHECKING:  # type checkers see openai's own
+
+        @cached_property
+        def responses(self) -> Any:
+            """openai's `responses`, whose WebSocket connections are observed, too."""
+            found = super().responses
+            observe(found, self, self._observer)
+            return found
+
+    def copy(self, *, session: str | None = None, **options: Any) -> Self:
+        """Return a copy, as the library's `copy` does, with the same `cache`. `session`: that of all its calls."""
+        twin = super().copy(**options)
+        twin._observer = self._observer.pinned(session)
+        return twin
+
+    with_options = copy
+
     def _process_response_data(self, **parsed: Any) -> Any:
         if (watch := watch_of(parsed.get("response"))) is not None:
             watch.observe(parsed.get("data"))
@@ -31,9 +51,14 @@ class _Common(_Library):  # type: ignore[misc]
 class Calls(_Common):
     """The mixin of a synchronous client."""
 
+    @property
+    def cache(self) -> Cache:
+        """The cached tokens, losses and costs that this client and its copies have observed."""
+        return Cache(self._observer.books, *self._observer.callers(self))
+
     def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any) -> Any:
         """The library's `request`, with the session added and usage requested."""
-        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls, repeats=True)
         outer = current_call.get()
         current_call.set(call)
         try:
@@ -62,11 +87,16 @@ class Calls(_Common):
 class AsyncCalls(_Common):
     """The mixin of an asynchronous client."""
 
+    @property
+    def cache(self) -> AsyncCache:
+        """The cached tokens, losses and costs that this client and its copies have observed."""
+        return AsyncCache(self._observer.books, *self._observer.callers(self))
+
     async def request(
         self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
     ) -> Any:
         """The library's `request`, with the session added and usage requested."""
-        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls)
+        call = self._observer.begin(self, options, stream=stream, stream_cls=stream_cls, repeats=True)
         outer = current_call.get()
         current_call.set(call)
         try:

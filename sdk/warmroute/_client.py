@@ -1,19 +1,13 @@
 """`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's parameters and five more."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import openai
 
-from warmroute._cache import AsyncCache, Cache
 from warmroute._calls import AsyncCalls, Calls
 from warmroute._guard import Guard
 from warmroute._observer import Observer
-from warmroute.ways.connections import observe
-
-if TYPE_CHECKING:
-    from openai.resources.responses import AsyncResponses, Responses
 
 GuardMode = Literal["off", "warn", "raise"]
 Repair = str | Iterable[str] | None
@@ -76,26 +70,6 @@ class OpenAI(Calls, openai.OpenAI):
         self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
 
-    @cached_property
-    def responses(self) -> "Responses":
-        """openai's `responses`, whose WebSocket connections are observed, too."""
-        found = super().responses
-        observe(found, self, self._observer)
-        return found
-
-    @property
-    def cache(self) -> Cache:
-        """The cached tokens, losses and costs that this client and its copies have observed."""
-        return Cache(self._observer.books, *self._observer.callers(self))
-
-    def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """Return a copy, as openai's `copy` does, with the same `cache`. `session`: the session of all its calls."""
-        twin = super().copy(**options)
-        twin._observer = self._observer.pinned(session)
-        return twin
-
-    with_options = copy
-
 
 class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
     """`openai.AsyncOpenAI`, with the same additions as `OpenAI`."""
@@ -112,23 +86,3 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
     ) -> None:
         self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
-
-    @cached_property
-    def responses(self) -> "AsyncResponses":
-        """openai's `responses`, whose WebSocket connections are observed, too."""
-        found = super().responses
-        observe(found, self, self._observer)
-        return found
-
-    @property
-    def cache(self) -> AsyncCache:
-        """The cached tokens, losses and costs that this client and its copies have observed."""
-        return AsyncCache(self._observer.books, *self._observer.callers(self))
-
-    def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """Return a copy, as openai's `copy` does, with the same `cache`. `session`: the session of all its calls."""
-        twin = super().copy(**options)
-        twin._observer = self._observer.pinned(session)
-        return twin
-
-    with_options = copy

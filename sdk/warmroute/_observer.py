@@ -33,7 +33,7 @@ from warmroute._outgoing import (
 )
 from warmroute._session import Named, checked_key, current, purpose
 from warmroute._turns import Turn
-from warmroute._warm import Ahead, ahead_of, is_warming
+from warmroute._warm import Ahead, ahead_of, turns_ahead
 from warmroute._watch import Watch
 from warmroute.contract import headers
 from warmroute.contract.conversations import Conversation
@@ -63,27 +63,21 @@ class Telemetry:
         self._propagator = propagation.TraceContextTextMapPropagator()
 
     def begun(self, turn: Turn) -> dict[str, str]:
-        """Begin the span of a turn, and return the headers with which a server continues its trace."""
+        """Begin the span of a turn, and return the headers with which the server continues its trace."""
         carrier: dict[str, str] = {}
-        turn.span = self._started(turn)
+        kind = self._trace.SpanKind.CLIENT
+        turn.span = self._tracer.start_span(f"chat {turn.model}", kind=kind, start_time=turn.begun_ns)
         self._propagator.inject(carrier, self._trace.set_span_in_context(turn.span))
         return carrier
 
-    def settled(self, turn: Turn) -> None:
-        """End the span of a turn whose usage is known."""
-        span = turn.span or self._started(turn)
-        span.set_attributes(attributes_of(turn))
-        span.end(end_time=time.time_ns())
-
-    def failed(self, turn: Turn) -> None:
-        """End the span of a failed call with the status of an error."""
-        if turn.span is not None:
-            turn.span.set_attributes(attributes_of(turn))
-            turn.span.set_status(self._trace.StatusCode.ERROR)
-            turn.span.end(end_time=time.time_ns())
-
-    def _started(self, turn: Turn) -> Any:
-        return self._tracer.start_span(f"chat {turn.model}", kind=self._trace.SpanKind.CLIENT, start_time=turn.begun_ns)
+    def ended(self, turn: Turn) -> None:
+        """End the span of a turn, with the status of an error if its call failed. Later calls do nothing."""
+        span, turn.span = turn.span, None
+        if span is not None:
+            span.set_attributes(attributes_of(turn))
+            if turn.failed:
+                span.set_status(self._trace.StatusCode.ERROR)
+            span.end(end_time=time.time_ns())
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:
@@ -118,8 +112,7 @@ MAX_RECEIPT_ID_CHARS: Final = 128
 
 EXPECT_PATH: Final = "/sessions/expect"
 EXPECT_TIMEOUT_S: Final = 5.0
-TURNS: Final = ("/completions", "/messages", "/responses")
-"""Endings of the paths of calls that compute a prompt."""
+_TURNS: Final = ("/completions", "/messages", "/responses")
 
 _RAW_HEADER: Final = "x-stainless-raw-response"
 """openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
@@ -141,8 +134,6 @@ class Call:
     reads_raw: bool = False
     watch: Watch | None = None
     """None if the call has no usage."""
-    telemetry: Telemetry | None = None
-    """Set if the turn has a span."""
     answered: bool = False
     conversation: Conversation | None = None
     tip: int = 0
@@ -160,9 +151,11 @@ class Call:
         self.sent.json_data = {**given, **added}
 
     def offer_field(self, name: str, value: Any, model: str) -> bool:
-        """Send a body field that servers may refuse, unless this one has. Returns whether the field is sent."""
+        """Send a body field that servers may refuse, unless this one has, or the body is bytes of the caller. Returns
+        whether the field is sent.
+        """
         server = Server(self.base_url, model, name)
-        if SERVERS.takes(server) is False:
+        if self.given.json_data is None or SERVERS.takes(server) is False:
             return False
         self.add_fields({name: value})
         self.added += (server,)
@@ -180,8 +173,9 @@ class Call:
 
     def ended(self) -> None:
         """Note that the call has returned or failed. If it failed, a repetition continues the call's conversation."""
-        if self.telemetry is not None and self.watch is not None and not self.answered:
-            self.telemetry.failed(self.watch.turn)
+        if self.watch is not None and not self.answered:
+            self.watch.turn.failed = True
+            self.watch.finished()
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 
@@ -209,11 +203,14 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 """The call that openai's code handles now, from `request` to `_process_response`."""
 
 
+def is_turn_path(path: str) -> bool:
+    """Whether a POST to a path computes a prompt, unlike a message for a thread of OpenAI's Assistants."""
+    return path.rstrip("/").endswith(_TURNS) and "/threads/" not in path
+
+
 def options_of(url: str, headers: Mapping[str, Any], json_data: Mapping[str, Any]) -> Any:
     """A call that computes a prompt in the form of openai's options, with the members that `Observer.begin` reads."""
-    return SimpleNamespace(
-        method="post", url=url, headers=headers, json_data=json_data, extra_json=None, idempotency_key=None
-    )
+    return SimpleNamespace(method="post", url=url, headers=headers, json_data=json_data, extra_json=None)
 
 
 class Callers(NamedTuple):
@@ -235,7 +232,7 @@ class Observer:
         self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
     ) -> None:
         self._telemetry = Telemetry() if telemetry else None
-        self.books = Books(guard, self._telemetry.settled if self._telemetry else None)
+        self.books = Books(guard, self._telemetry.ended if self._telemetry else None)
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
         self._backend = backend
@@ -250,7 +247,9 @@ class Observer:
 
     def callers(self, client: Any) -> Callers:
         """The calls that `client.cache` makes."""
-        backend = backend_of(self._backend, str(client.base_url))
+        base_url = str(client.base_url)
+        backend = backend_of(self._backend, base_url)
+        root = "" if base_url.rstrip("/").endswith("/v1") else "/v1"  # anthropic's address has no version
 
         def expect(session: str | None, word: str) -> Callable[[], Any] | None:
             key = self._named() if session is None else checked_key(session)
@@ -260,9 +259,9 @@ class Observer:
                 return None
             named = {headers.AFFINITY: key, headers.EXPECT: word}
             given = {"headers": named, "timeout": EXPECT_TIMEOUT_S, "max_retries": 0}
-            return lambda: client.post(EXPECT_PATH, cast_to=type(None), options=given)
+            return lambda: client.post(root + EXPECT_PATH, cast_to=type(None), options=given)
 
-        return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
+        return Callers(lambda path: client.get(root + path, cast_to=object), ahead_of(client, backend), expect)
 
     def _named(self) -> str | None:
         block = current()
@@ -281,8 +280,10 @@ class Observer:
         found = signal(backend, identity.header, derived=False, home=None, parent=None)
         return {name: value for name, value in found.headers.items() if name not in caller}
 
-    def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
-        """Prepare a call of `client`, with the arguments of its library's `request`."""
+    def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any, repeats: bool = False) -> Call:
+        """Prepare a call of `client`, with the arguments of its library's `request`. `repeats`: whether the library
+        sends the call's headers with each retry, so that an idempotency key helps.
+        """
         call = Call(options, options, stream_cls)
         with self.books.shelter():
             call.base_url = str(client.base_url)
@@ -292,15 +293,18 @@ class Observer:
             call.reads_raw = caller.get(_RAW_HEADER) == "true"
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
             turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
-            turn.ahead = is_warming.get()
-            is_turn = options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS)
+            if (ahead := turns_ahead.get()) is not None:
+                turn.ahead = True
+                ahead.append(turn)
+            is_turn = options.method.lower() == "post" and is_turn_path(options.url.partition("?")[0])
             identity = self._identify(call, turn, caller, body, is_turn=is_turn)
             if is_turn:
                 turn.session = identity.key
                 turn.lineage = _of_block(identity.key, current())
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
-                self._add_key(call, caller)
+                if repeats:
+                    self._add_key(call, caller)
                 self._add_trace(call, turn, caller)
                 self._guard(call, turn, body)
         return call
@@ -355,7 +359,7 @@ class Observer:
                 call.add_headers(added.headers)
             if call.backend is WARMROUTE and block is not None and block.key == identity.key:
                 call.add_headers({name: value for name, value in purpose(block).items() if name not in caller})
-            if is_turn and call.given.json_data is not None:
+            if is_turn:
                 for name, value in added.fields.items():
                     call.offer_field(name, value, turn.model)
         return identity
@@ -385,7 +389,7 @@ class Observer:
             turn.withhold = call.offer_field(USAGE_FIELD, wanted, turn.model)
 
     def _add_key(self, call: Call, caller: Mapping[str, object]) -> None:
-        """Give the call an idempotency key, which openai sends with each retry."""
+        """Give the call an idempotency key."""
         with self.books.shelter():
             if headers.IDEMPOTENCY not in caller and call.backend is WARMROUTE:
                 call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
@@ -393,9 +397,10 @@ class Observer:
     def _add_trace(self, call: Call, turn: Turn, caller: Mapping[str, object]) -> None:
         """Begin the turn's span, and let the proxy continue its trace, unless the caller sends a `traceparent`."""
         with self.books.shelter():
-            if self._telemetry is not None and call.backend is WARMROUTE and "traceparent" not in caller:
-                call.telemetry = self._telemetry
-                call.add_headers(self._telemetry.begun(turn))
+            if self._telemetry is not None:
+                added = self._telemetry.begun(turn)
+                if call.backend is WARMROUTE and "traceparent" not in caller:
+                    call.add_headers(added)
 
 
 def _json(content: bytes) -> object:

@@ -23,6 +23,12 @@ class TurnStream(openai.Stream[T]):
         watch = watch_of(self.response)
         return watch.usage if watch else None
 
+    def close(self) -> None:
+        """Close the stream, whose turn ends even if no chunk was read."""
+        if watch := watch_of(self.response):
+            watch.finished()
+        super().close()
+
     def __stream__(self) -> Iterator[T]:
         chunks = cast("Generator[T]", super().__stream__())
         watch = watch_of(self.response)
@@ -44,6 +50,12 @@ class AsyncTurnStream(openai.AsyncStream[T]):
         """The `usage` object of the turn; None until it has arrived."""
         watch = watch_of(self.response)
         return watch.usage if watch else None
+
+    async def close(self) -> None:
+        """`TurnStream.close`, awaited."""
+        if watch := watch_of(self.response):
+            watch.finished()
+        await super().close()
 
     async def __stream__(self) -> AsyncIterator[T]:
         chunks = cast("AsyncGenerator[T]", super().__stream__())

@@ -39,8 +39,10 @@ class Turn:
     """Why an intact prefix was not cached."""
     receipt_id: str | None = None
     measured: Measured | None = None
+    failed: bool = False
+    """Whether its call ended without an answer."""
     span: Any = None
-    """The turn's span, if telemetry is on."""
+    """The turn's span, if telemetry is on and the turn has not ended."""
 
 
 @dataclass(slots=True)

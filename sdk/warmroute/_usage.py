@@ -49,7 +49,7 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
     receipt: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     loss, region = receipt.get("loss"), receipt.get("region")
     price = None if receipt else price_of(model)
-    estimated = None if price is None or tokens.cached is None else _estimated(tokens, price)
+    estimated = None if price is None or tokens.cached is None else _estimated(tokens, price.for_prompt(tokens.prompt))
     return Measured(
         prompt_tokens=tokens.prompt,
         cached_tokens=tokens.cached,

@@ -17,6 +17,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from warmroute._turns import Turn
 from warmroute.contract.money import NANO_PER_USD
 from warmroute.contract.providers import Provider
 from warmroute.guard.prompt import Prompt
@@ -33,8 +34,8 @@ MAX_ANSWER_TOKENS: Final = 16
 
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 
-is_warming: ContextVar[bool] = ContextVar("warmroute_warming", default=False)
-"""Whether calls made now compute a prompt ahead."""
+turns_ahead: ContextVar[list[Turn] | None] = ContextVar("warmroute_turns_ahead", default=None)
+"""The turns of the `warming` block, if calls made now compute a prompt ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,14 @@ def reason_to_stop(plan: Plan, spent_nanousd: int, ping: Ping | None, now_s: flo
 
 
 @contextmanager
-def warming() -> Iterator[None]:
-    """Count calls inside the block as computed ahead."""
-    outer = is_warming.get()
-    is_warming.set(True)
+def warming() -> Iterator[list[Turn]]:
+    """Count calls inside the block as computed ahead. Yields the list of their turns."""
+    outer, turns = turns_ahead.get(), list[Turn]()
+    turns_ahead.set(turns)
     try:
-        yield
+        yield turns
     finally:
-        is_warming.set(outer)
+        turns_ahead.set(outer)
 
 
 class KeptWarm:

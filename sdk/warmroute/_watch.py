@@ -36,7 +36,7 @@ class Watch:
             if usage := usage_in(data):
                 known = {name: value for name, value in usage.items() if value is not None}
                 self.usage = {**(self.usage or {}), **known}
-            if (not self.turn.streamed and self.usage is not None) or data.get("type") in _LAST_EVENTS:
+            if not self.turn.streamed or data.get("type") in _LAST_EVENTS:
                 self.finished()
 
     def withholds(self, chunk: object) -> bool:
@@ -44,10 +44,11 @@ class Watch:
         return self.turn.withhold and getattr(chunk, "usage", None) is not None and not getattr(chunk, "choices", True)
 
     def finished(self) -> None:
-        """Settle the turn (count its usage): its answer has been read to the end, or dropped."""
+        """Settle the turn (count its usage): its answer was read to the end or dropped, or its call has failed."""
         with self._books.shelter():
             if self.usage is not None:
                 self._books.settle(self.turn, self.usage)
+            self._books.ended(self.turn)
 
 
 def watch_of(response: Any) -> Watch | None:

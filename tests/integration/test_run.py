@@ -26,9 +26,9 @@ for number, system in enumerate(sys.argv[1:]):
     asked = {{"role": "user", "content": sys.stdin.readline()}}
     messages = [{{"role": "system", "content": system * 400}}, asked, *said]
     request = urllib.request.Request(
-        os.environ["OPENAI_API_BASE"] + "/chat/completions",
+        os.environ["AIDER_OPENAI_API_BASE"] + "/chat/completions",
         json.dumps({{"model": os.environ["AIDER_MODEL"].removeprefix("openai/"), "messages": messages}}).encode(),
-        {{"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "x-session-affinity": "s",
+        {{"authorization": "Bearer " + os.environ["AIDER_OPENAI_API_KEY"], "x-session-affinity": "s",
           "content-type": "application/json"}},
     )
     print(json.load(urllib.request.urlopen(request))["object"])

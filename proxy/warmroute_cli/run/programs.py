@@ -7,7 +7,7 @@ No file holds the key, which is in the environment.
 `$root`      the proxy's URL, without a path    `$key`      the API key
 `$base_url`  the proxy's URL with /v1           `$model`    the model to ask for
 `$folder`    the program's own folder           `$context`  the tokens of the model's context
-`$home`      the user's home                    `$session`  a session key that is new with each start
+`$git`       the user's Git settings, a file    `$session`  a session key that is new with each start
 """
 
 from collections.abc import Mapping
@@ -86,9 +86,12 @@ _QWEN: Final = """{
 
 _AIDER_SETTINGS: Final = """- name: "openai/$model"
   extra_params:
+    api_base: "$base_url"
     extra_headers:
       x-session-affinity: "$session"
 """
+"""A repository's `.env` outranks the environment in aider, so `api_base` and `AIDER_OPENAI_API_KEY`, which aider reads
+later, name the proxy and its key."""
 
 _AIDER_METADATA: Final = """{
   "openai/$model": {"litellm_provider": "openai", "mode": "chat", "max_input_tokens": $context, "max_tokens": 8192}
@@ -246,16 +249,16 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "AIDER_MODEL": "openai/$model",
             "AIDER_MODEL_METADATA_FILE": "$folder/model.metadata.json",
             "AIDER_MODEL_SETTINGS_FILE": "$folder/model.settings.yml",
+            "AIDER_OPENAI_API_BASE": "$base_url",
+            "AIDER_OPENAI_API_KEY": "$key",
             "AIDER_SHOW_MODEL_WARNINGS": "false",
             "AIDER_WEAK_MODEL": "openai/$model",
-            "GIT_CONFIG_GLOBAL": "$home/.gitconfig",
+            "GIT_CONFIG_GLOBAL": "$git",
             "HOME": "$folder",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "OPENAI_API_BASE": "$base_url",
-            "OPENAI_API_KEY": "$key",
         },
         files={"model.settings.yml": _AIDER_SETTINGS, "model.metadata.json": _AIDER_METADATA},
-        cleared=("OPENAI_BASE_URL", "AIDER_OPENAI_API_BASE", "AIDER_OPENAI_API_KEY"),
+        cleared=("OPENAI_BASE_URL",),
         sources=(
             "https://aider.chat/docs/config/options.html",
             "https://aider.chat/docs/config/adv-model-settings.html",
@@ -291,7 +294,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         install="python -m pip install gptme",
         model="kimi-k2.5",
         environment={
-            "GIT_CONFIG_GLOBAL": "$home/.gitconfig",
+            "GIT_CONFIG_GLOBAL": "$git",
             "GPTME_CONTEXT_LENGTH": "$context",
             "GPTME_NO_LOCAL_DISCOVERY": "1",
             "GPTME_TIKTOKEN_TIMEOUT": "0",

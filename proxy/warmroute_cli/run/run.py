@@ -14,7 +14,7 @@ import time
 import uuid
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -76,7 +76,8 @@ class Settings:
         return "\n".join([*lines, shlex.join(self.command)])
 
 
-def settings_of(program: Program, target: Target, folder: Path, home: str) -> Settings:
+def settings_of(program: Program, target: Target, folder: Path, git: str) -> Settings:
+    """The settings of a program. `git`: the file with the user's Git settings."""
     values = {
         "root": target.root,
         "base_url": f"{target.root}/v1",
@@ -85,7 +86,7 @@ def settings_of(program: Program, target: Target, folder: Path, home: str) -> Se
         "context": str(target.context),
         "session": target.session,
         "folder": str(folder),
-        "home": home,
+        "git": git,
     }
     escaped = {name: _escaped(value) for name, value in values.items()}
     return Settings(
@@ -148,7 +149,7 @@ def _run(arguments: Namespace, program: Program, root: str, key: str, watch: str
     began_s = time.time()
     try:
         with title.shown(Api(f"{root}/v1", key), began_s):
-            status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
+            status = process.run(settings.command, settings.variables(os.environ))
     except OSError as error:
         raise CannotRun(f"{program.command} cannot be started: {error.strerror}") from None
     closing.show(Api(f"{root}/v1", key), began_s)
@@ -222,7 +223,16 @@ def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Se
     model, context = _model(Api(f"{root}/v1", key), arguments.model, program.model)
     session = f"{arguments.program}-{uuid.uuid4().hex[:12]}"
     target = Target(root, key, model, context, session)
-    return settings_of(program, target, _folder(arguments), str(Path.home()))
+    found = settings_of(program, target, _folder(arguments), git_settings(os.environ, Path.home()))
+    return replace(found, command=(*found.command, *arguments.passed))
+
+
+def git_settings(environ: Mapping[str, str], home: Path) -> str:
+    """The file with the user's Git settings, for programs that get another home."""
+    if given := environ.get("GIT_CONFIG_GLOBAL"):
+        return given
+    plain, other = home / ".gitconfig", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "git" / "config"
+    return str(other if other.exists() and not plain.exists() else plain)
 
 
 def _folder(arguments: Namespace) -> Path:

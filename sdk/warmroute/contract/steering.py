@@ -49,17 +49,8 @@ REFUSED_FIELDS: Final = frozenset(
 REFUSED_FIELD_PREFIX: Final = "bootstrap_"
 """A field with this prefix is refused, too, because engines may add fields for their rendezvous."""
 
-STEERING_HEADER_PREFIXES: Final = ("x-override-", "x-smg-", "x-warmroute-")
-STEERING_HEADERS: Final = frozenset({"x-data-parallel-rank", "x-custom-labels"})
-"""Request headers that never go upstream. `FORWARDED_HEADERS` is an allow-list, so only tests need this table."""
-
 FORWARDED_HEADERS: Final = frozenset({"content-type", "accept", "traceparent", "tracestate", "x-request-id"})
 """The only request headers that go upstream; `x-request-id` must also be well formed (`well_formed_request_id`)."""
-
-
-def is_steering_header(name: str) -> bool:
-    """Whether a lower-case header name steers engines or proxies."""
-    return name in STEERING_HEADERS or name.startswith(STEERING_HEADER_PREFIXES)
 
 
 def well_formed_request_id(value: str) -> bool:

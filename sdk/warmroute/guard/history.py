@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from warmroute.guard.canonical import sorted_form
 from warmroute.guard.causes import Cause
-from warmroute.guard.prompt import Section, text_of
+from warmroute.guard.prompt import SYSTEM_ROLES, Section, text_of
 from warmroute.guard.volatile import class_of_change
 
 SHRUNK: Final = 0.5
 """A tool result is pruned if less than this share of its earlier size is left."""
 
+_ASKING_ROLES: Final = frozenset({"", "user", *SYSTEM_ROLES})
 _TOOL_ROLES: Final = frozenset({"tool", "function", "function_call_output", "tool_result"})
 _REASONING: Final = frozenset({"reasoning_content", "reasoning", "reasoning_details", "thoughtSignature", "signature"})
 _REASONING_TYPES: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
@@ -73,7 +74,15 @@ def _changed(old: Section, new: Section, at: int) -> Cause | None:
         return Cause.CONTENT_SHAPE
     if _is_tool_result(one, old.roles[at]) and new.sizes[at] < SHRUNK * old.sizes[at]:
         return Cause.HISTORY_PRUNED
+    if not any(role not in _ASKING_ROLES for role in new.roles[at:]):
+        return None  # a new question, whose dates and paths are those that the caller means
     return class_of_change(one_text, other_text) if one_text and other_text else None
+
+
+def is_answered_alike(old: Section, new: Section, at: int) -> bool:
+    """Whether the same answer follows the part `at` in both, so that the part is history and not a new question."""
+    later = zip(old.digests[at + 1 :], new.digests[at + 1 :], new.roles[at + 1 :], strict=False)
+    return any(one == other and role not in _ASKING_ROLES for one, other, role in later)
 
 
 def _without_space(text: str) -> str:

@@ -1,8 +1,8 @@
 """Keeps the prompts of sessions, finds the one that a request continues, and saves them as JSON.
 
 A session has several *lineages*, in each of which prompts continue each other: the main loop, a title, sub-agents. The
-memory keeps the newest prompt of each lineage. If a prompt breaks the prefix of the one before, the memory keeps both,
-because samples and retries continue the earlier prompt. Limits:
+memory keeps the newest prompt of each lineage, and the newest one that the server has counted. If a prompt breaks the
+prefix of the one before, the memory keeps both, because samples and retries continue the earlier prompt. Limits:
 
     MAX_SESSIONS     the least recently used session is dropped
     MAX_PROMPTS      prompts of a session; the session's oldest prompt is dropped
@@ -55,7 +55,9 @@ class Remembered:
             self.moved.popitem(last=False)
 
     def counted(self, prompt: Prompt, tokens: int) -> None:
+        """Note the token count of a prompt, in place of the prompts that it continues."""
         prompt.tokens = tokens
+        self.prompts = deque((one for one in self.prompts if one is prompt or not one.begins(prompt)), MAX_PROMPTS)
         if tokens > 0 and prompt.size:
             self.bytes_per_token = prompt.size / tokens
 
@@ -127,22 +129,41 @@ class Memory:
     def keep(self, key: str, reading: Reading) -> None:
         """Store the prompt of a request that is sent, as the newest of its lineage."""
         prompts = self.session(key).prompts
-        if reading.before is not None and reading.broken is None and reading.before in prompts:
-            prompts.remove(reading.before)
+        before, counts = reading.before, reading.prompt.tokens
+        # A counted prompt stays until the one that continues it is counted, too, because that call may fail.
+        if before is not None and reading.broken is None and before in prompts and (counts or not before.tokens):
+            prompts.remove(before)
         prompts.appendleft(reading.prompt)
         if len(prompts) > 1 and (same := reading.prompt.settings) == prompts[1].settings:
             reading.prompt.settings = same
         self._bound_text(key, prompts)
 
-    def counted(self, key: str, tip: int, tokens: int) -> None:
-        """Note the server's token count of a prompt. `tip`: the last hash of the prompt's chain."""
+    def ended(self, key: str, tip: int, tokens: int = 0) -> None:
+        """Note that a prompt's call has ended. `tip`: the last hash of the prompt's chain. `tokens`: the server's
+        count; 0 if there is no count.
+        """
         remembered = self._sessions.get(key)
         if remembered is None:
             return
         for prompt in remembered.prompts:
             if prompt.chain and prompt.chain[-1] == tip:
-                remembered.counted(prompt, tokens)
+                prompt.ended = True
+                if tokens:
+                    remembered.counted(prompt, tokens)
+                    self._bound_text(key, remembered.prompts)
                 return
+
+    def main(self, key: str) -> Prompt | None:
+        """The newest prompt of a session's largest lineage. Prompts whose calls brought no count are left out, unless
+        there are no others.
+        """
+        remembered, found = self._sessions.get(key), list[Prompt]()
+        if remembered is None:
+            return None
+        for prompt in remembered.prompts:
+            if (prompt.tokens or not prompt.ended) and not any(related(prompt, newer) for newer in found):
+                found.append(prompt)
+        return max(found or remembered.prompts, key=lambda prompt: prompt.size, default=None)
 
     def save(self, key: str) -> dict[str, Any]:
         """A session as JSON: digests, sizes, roles, names of tools, dates in the system text, and `moved` text."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from warmroute.guard.canonical import digest_of_message
 from warmroute.guard.causes import Cause
 from warmroute.guard.compare import Break
-from warmroute.guard.history import same_but_reasoning
+from warmroute.guard.history import is_answered_alike, same_but_reasoning
 from warmroute.guard.memory import Memory, Reading, Remembered
 from warmroute.guard.prompt import Prompt, Section, role_of, text_of, tool_name
 from warmroute.guard.volatile import DAY
@@ -290,13 +290,15 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """The request with all tools of the earlier prompt, then the new tools."""
+    """The request with all tools of the earlier prompt, as this request defines them, then the new tools."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
         return None
-    known = set(before.roles)
-    return {**body, "tools": [*before.raw, *(tool for tool in tools if tool_name(tool) not in known)]}
+    current = {tool_name(tool): tool for tool in tools}
+    sent = zip(before.roles, before.raw, strict=True)  # several tools may have one name, such as `mcp`
+    kept_tools = [tool if tool in tools else current.get(name, tool) for name, tool in sent]
+    return {**body, "tools": [*kept_tools, *(tool for tool in tools if tool_name(tool) not in before.roles)]}
 
 
 def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
@@ -341,14 +343,14 @@ def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: R
 
 
 def _date_frozen(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
-    """The request with the dates of the earlier prompt in the changed part. Times of day are left alone."""
+    """The request with the dates of the earlier prompt in the changed part. Times of day are left alone, and so are
+    messages that the same answer does not follow in both prompts.
+    """
     assert reading.before is not None
-    for sent, now in (
-        (reading.before.system, reading.prompt.system),
-        (reading.before.messages, reading.prompt.messages),
-    ):
+    before, prompt = reading.before, reading.prompt
+    for sent, now in ((before.system, prompt.system), (before.messages, prompt.messages)):
         for at in range(min(len(sent), len(now))):
-            if now.where(at) == broken.where:
+            if now.where(at) == broken.where and (now is prompt.system or is_answered_alike(sent, now, at)):
                 return _frozen_part(body, sent, now, at, remembered.days)
     return None
 

@@ -156,7 +156,8 @@ def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) 
     lost = min(lost, counted - min(cached_tokens, counted))
     compacted = max(before.tokens - counted, 0) if cause == Cause.COMPACTION and before is not None else 0
     line_before, line_now = _lines(reading) if broken is not None else ("", "")
-    price = price_of(prompt.model)
+    known = price_of(prompt.model)
+    price = None if known is None else known.for_prompt(counted)
     turn = Turn(
         number=request.number,
         prompt_tokens=counted,

@@ -9,6 +9,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from warmroute._cache import CacheView
 from warmroute._guard import Guard
-from warmroute._observer import TURNS, Call, Observer, options_of
+from warmroute._observer import Call, Observer, is_turn_path, options_of
 from warmroute._redirects import has_left, note
 from warmroute._watch import Watch
 
@@ -125,7 +126,7 @@ class Transport:
             if call.retry_as_given(response.status_code):
                 response.close()
                 response = inner.handle_request(request)
-            self._answered(call, response, "SyncByteStream")
+            self._answered(call, response, _stream_class(_library(request), "SyncByteStream"))
             return response
         finally:
             call.ended()
@@ -142,7 +143,7 @@ class Transport:
             if call.retry_as_given(response.status_code):
                 await response.aclose()
                 response = await inner.handle_async_request(request)
-            self._answered(call, response, "AsyncByteStream")
+            self._answered(call, response, _stream_class(_library(request), "AsyncByteStream"))
             return response
         finally:
             call.ended()
@@ -194,7 +195,7 @@ class Transport:
             path = str(url.path)
             if has_left(request):
                 return None
-            if request.method != "POST" or not path.rstrip("/").endswith((*TURNS, *_GEMINI)):
+            if request.method != "POST" or not (is_turn_path(path) or path.endswith(_GEMINI)):
                 return None
             note(request)
             content = request.content
@@ -215,7 +216,7 @@ class Transport:
             return call, _sent(request, call, body)
         return None
 
-    def _answered(self, call: Call, response: Any, kind: str) -> None:
+    def _answered(self, call: Call, response: Any, stream_class: Any) -> None:
         if response.status_code >= 300:
             return
         call.field_refused()
@@ -223,7 +224,7 @@ class Transport:
         if call.watch is not None:
             with self._observer.books.shelter():
                 answer = AnswerBytes(call.watch, response.headers)
-                response.stream = _observed_stream(response.stream, answer, kind)
+                response.stream = stream_class(response.stream, answer)
 
 
 def transport(
@@ -270,14 +271,16 @@ def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
     return type(request)(request.method, request.url, headers=head, content=content, extensions=request.extensions)
 
 
-def _observed_stream(stream: Any, answer: AnswerBytes, kind: str) -> Any:
-    """The stream of an answer, in the class that the library requires. It passes each chunk to `answer`."""
-    base = getattr(import_module(type(stream).__module__.partition(".")[0]), kind, None) or object
+@cache
+def _stream_class(library: Any, kind: str) -> Any:
+    """The class of an observed stream, for a library that requires its own class `kind`."""
     made = _SyncStream if kind == "SyncByteStream" else _AsyncStream
-    return type(made.__name__, (made, base), {})(stream, answer)
+    return type(made.__name__, (made, getattr(library, kind)), {})
 
 
 class _SyncStream:
+    """The stream of an answer. It passes each chunk to an `AnswerBytes`."""
+
     def __init__(self, stream: Any, answer: AnswerBytes) -> None:
         self._stream = stream
         self._answer = answer
@@ -296,6 +299,8 @@ class _SyncStream:
 
 
 class _AsyncStream:
+    """`_SyncStream`, for asynchronous clients."""
+
     def __init__(self, stream: Any, answer: AnswerBytes) -> None:
         self._stream = stream
         self._answer = answer

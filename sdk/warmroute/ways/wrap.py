@@ -58,9 +58,12 @@ def wrap(
 
     For openai and anthropic, the result is a new object that shares the connections of `client`. For google-genai and
     mistralai, it is `client` itself; asynchronous calls of google-genai then use httpx instead of aiohttp. `cache_of`
-    returns the observations of the result. Any other object raises `TypeError`.
+    returns the observations of the result. Any other object raises `TypeError`, and options for a client that is
+    wrapped already raise `ValueError`.
     """
     if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
+        if (session, guard, repair, backend) != (None, "warn", None, None):
+            raise ValueError("this client is wrapped already, so it cannot get other options; wrap the original client")
         return client
     observer = Observer(session, Guard(guard, repair), backend)
     if all(hasattr(client, name) for name in ("request", "_process_response", "_process_response_data", "base_url")):
@@ -139,19 +142,4 @@ def _observed_class(kind: type) -> type:
         bases = (AsyncCalls if awaits else Calls, kind)
         found = type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
         _classes[kind] = found
-        _add_members(found, kind, awaits=awaits)
     return found
-
-
-def _add_members(made: Any, kind: Any, *, awaits: bool) -> None:
-    def cache(self: Any) -> CacheView:
-        view = AsyncCache if awaits else Cache
-        return view(self._observer.books, *self._observer.callers(self))
-
-    def copied(self: Any, **options: Any) -> Any:
-        twin = kind.copy(self, **options)
-        twin._observer = self._observer
-        return twin
-
-    made.cache = property(cache)
-    made.copy = made.with_options = copied

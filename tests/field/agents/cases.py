@@ -155,11 +155,13 @@ def _aider(_project: Path) -> list[Start]:
         block = f"a.txt\n```\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n```\n"
         return f"obey: answer {json.dumps(block)}"
 
+    elsewhere = "http://127.0.0.1:9/v1"
+    env = f"OPENAI_API_KEY=sk-mine\nOPENAI_API_BASE={elsewhere}\nOPENAI_BASE_URL={elsewhere}\n"
     lines = ["hello", *(f"{CANARY} {number}" for number in range(10))]
     edits = [edit(old, new) for old, new in itertools.pairwise(lines)]
     options = ("--no-fancy-input", "--no-pretty", "--yes-always", "a.txt")
     return [
-        Start(options, "\n".join([*edits[:8], "/exit", ""])),
+        Start(options, "\n".join([*edits[:8], "/exit", ""]), files={".env": env}),
         Start(("--restore-chat-history", *options), "\n".join([edits[8], "/exit", ""])),
         Start(("--restore-chat-history", "--max-chat-history-tokens", "200", *options), f"{edits[9]}\n/exit\n"),
     ]

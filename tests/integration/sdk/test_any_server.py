@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletionChunk
 
 import warmroute
 from warmroute.contract.providers import PROVIDERS
@@ -207,6 +208,21 @@ def test_messages_that_no_server_would_take_reach_the_server_as_they_are(driver:
     for messages in odd:
         driver.run(client.chat.completions.create(model="m", messages=messages))
         assert driver.server.last.body["messages"] == messages
+
+
+def test_a_body_of_the_callers_bytes_is_sent_as_it_is(driver: "Driver") -> None:
+    kind: Any = openai.Stream if driver.kind == "sync" else openai.AsyncStream
+    options: Any = {"cast_to": object, "stream": True, "stream_cls": kind[ChatCompletionChunk]}
+    content = b'{"model": "m", "messages": [], "stream": true}'
+    driver.read(driver.run(driver.client().post("/chat/completions", content=content, **options)))
+    assert driver.server.last.body == {"model": "m", "messages": [], "stream": True}
+
+
+def test_a_message_of_a_thread_is_no_turn(driver: "Driver") -> None:
+    client = driver.client(session="s", backend="openai")
+    driver.run(client.post("/threads/t/messages", body={"role": "user", "content": "hi"}, cast_to=object))
+    assert driver.server.last.body == {"role": "user", "content": "hi"}
+    assert client.cache.report().turns == 0
 
 
 def test_a_turn_without_any_session_is_counted_in_the_totals(driver: "Driver") -> None:

@@ -5,6 +5,7 @@ import contextvars
 import threading
 from typing import TYPE_CHECKING, Any
 
+import anthropic
 import openai
 import pytest
 
@@ -212,6 +213,18 @@ def test_a_session_is_ended_by_name_by_its_block_and_by_its_client(driver: "Driv
     assert {each.method for each in driver.server.seen} == {"POST"}
     assert {each.path.partition("/v1")[2] for each in driver.server.seen} == {"/sessions/expect"}
     assert client.cache.report().turns == 0
+
+
+@pytest.mark.parametrize("library", [anthropic, openai], ids=["anthropic", "openai"])
+@pytest.mark.parametrize("version", ["", "/v1"])
+def test_a_wrapped_client_finds_the_servers_own_paths(server: Any, library: Any, version: str) -> None:
+    server.receipts["wr-1"] = {"prompt_tokens": 5}
+    kind = library.Anthropic if library is anthropic else library.OpenAI
+    with kind(base_url=server.url.removesuffix("/v1") + version, api_key="k") as plain:
+        cache: Any = warmroute.cache_of(warmroute.wrap(plain, session="s"))
+        assert cache.end() is True
+        assert cache.fetch("wr-1") == {"prompt_tokens": 5}
+    assert [each.path.partition("/v1")[2] for each in server.seen] == ["/sessions/expect", "/usage/receipts/wr-1"]
 
 
 def test_the_end_of_a_session_fails_for_nothing_but_a_session_that_is_none(driver: "Driver") -> None:

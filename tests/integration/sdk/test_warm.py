@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 from tests.machine import seconds
 
@@ -73,6 +74,26 @@ def test_pings_stay_within_the_budget(driver: "Driver") -> None:
     assert client.cache.guard.counts == {}
 
 
+def test_sessions_that_are_kept_warm_together_spend_only_what_is_theirs(driver: "Driver") -> None:
+    client = driver.client()
+    keys = [f"s{number}" for number in range(5)]
+    for key in keys:
+        with warmroute.session(key):
+            driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+
+    async def kept_by_tasks() -> list[Any]:
+        kept = [client.cache.keep_warm(key, max_usd=3 * COLD_USD, interval_s=0.001) for key in keys]
+        await asyncio.gather(*(asyncio.wait_for(each.wait(), seconds(20)) for each in kept))
+        return kept
+
+    if driver.kind == "async":
+        kept = driver.run(kept_by_tasks())
+    else:
+        kept = [client.cache.keep_warm(key, max_usd=3 * COLD_USD, interval_s=0.001) for key in keys]
+        assert all(each.wait(seconds(20)) for each in kept)
+    assert sum(each.spent_nanousd for each in kept) == client.cache.report().warmed.cost_nanousd
+
+
 def test_pings_end_with_their_time(driver: "Driver") -> None:
     client = driver.client(session="s")
     driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
@@ -106,6 +127,36 @@ def test_no_ping_is_sent_while_the_session_has_a_call_of_unknown_cost(driver: "D
     driver.read(stream)
     ping = client.cache.books.ping_of("s")
     assert (ping.arguments["messages"], ping.worst_nanousd) == ([SYSTEM, ASK, ASK], 300 * 600 + 16 * 3000)
+
+
+@pytest.mark.parametrize("ending", ["title", "failed", "left", "left at once"])
+def test_the_last_prompt_of_the_main_loop_that_was_answered_is_pinged(driver: "Driver", ending: str) -> None:
+    client = driver.client(session="s")
+    create = client.chat.completions.create
+    driver.run(create(model="m", messages=[SYSTEM, ASK], tools=TOOLS))
+    if ending == "title":
+        driver.run(create(model="m", messages=[{"role": "system", "content": "Title?"}, ASK]))
+    elif ending == "failed":
+        driver.server.fails_with = 400
+        with pytest.raises(openai.BadRequestError):
+            driver.run(create(model="m", messages=[SYSTEM, ASK, ASK], tools=TOOLS))
+    else:
+        stream = driver.run(create(model="m", messages=[SYSTEM, ASK, ASK], tools=TOOLS, stream=True))
+        if ending == "left":
+            driver.run(stream.__next__() if driver.kind == "sync" else stream.__anext__())
+        driver.run(stream.close())
+    ping = client.cache.books.ping_of("s")
+    assert (ping.arguments["messages"], ping.arguments["tools"]) == ([SYSTEM, ASK], TOOLS)
+    assert client.cache.guard.counts == {}
+
+
+def test_a_session_without_an_answer_has_no_ping_and_a_reason(driver: "Driver") -> None:
+    client = driver.client(session="other")
+    driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+    driver.server.fails_with = 400
+    with warmroute.session("s"), pytest.raises(openai.BadRequestError):
+        driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
+    assert pinged(driver, client, max_usd=1.0, interval_s=0.01).stopped_because is not None
 
 
 def test_settings_are_pinged_as_they_were_sent_and_thinking_is_not(driver: "Driver") -> None:

@@ -4,7 +4,7 @@ Each is asked the same: the report is right, the session goes out, a break is fo
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -146,6 +146,10 @@ def test_a_wrapped_client_is_of_its_type_and_reports(vendor: Vendor, runs: Runs,
     runs.finished(call(plain, streamed, True))
     assert "x-session-affinity" not in vendor.last[1]
     expect_report(warmroute.cache_of(client).report(), 2)
+    runs.finished(call(client.with_options(session="of the copy"), streamed, True))
+    assert vendor.last[1]["x-session-affinity"] == "of the copy"
+    with pytest.raises(ValueError, match="wrapped already"):
+        warmroute.wrap(client, session="other")
 
 
 @CASES
@@ -276,8 +280,26 @@ def test_the_transport_reads_along(vendor: Vendor, library: Any, is_async: bool,
         assert vendor.last[2] == body
     assert vendor.last[1]["x-session-affinity"] == "s"
     assert vendor.last[1]["accept-encoding"] == "gzip, deflate"
+    assert "idempotency-key" not in vendor.last[1], "the library could not repeat it"
     expect_report(transport.cache.report(), 2)
     assert transport.cache.guard.repairs == {"sort-tools": 1}
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_the_transport_below_may_have_a_stream_class_of_its_own(library: Any, is_async: bool) -> None:
+    class Stream(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[bytes]:
+            yield b'{"usage": {"prompt_tokens": 3}}'
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b'{"usage": {"prompt_tokens": 3}}'
+
+    inner = library.MockTransport(lambda _request: library.Response(200, stream=Stream()))
+    transport = warmroute.transport(inner, session="s")
+    path, body = BODIES["chat"]
+    assert post(library, is_async, transport, f"http://server{path}", body).status_code == 200
+    assert transport.cache.report().prompt_tokens == 3
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

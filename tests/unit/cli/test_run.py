@@ -23,14 +23,14 @@ from warmroute_cli.main import main, parser
 from warmroute_cli.run import process, title
 from warmroute_cli.run.closing import by_agent, show
 from warmroute_cli.run.programs import PROGRAMS, any_program
-from warmroute_cli.run.run import Settings, Target, _proxy, settings_of
+from warmroute_cli.run.run import Settings, Target, _proxy, git_settings, settings_of
 from warmroute_cli.run.run_options import split
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
 
 
 def settings(name: str, folder: Path, target: Target = TARGET) -> Settings:
-    return settings_of(PROGRAMS[name], target, folder, "/home/somebody")
+    return settings_of(PROGRAMS[name], target, folder, "/home/somebody/.gitconfig")
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -98,11 +98,12 @@ def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
     gemini = settings("gemini", tmp_path)
     ((path, text),) = gemini.files.items()
     path.parent.mkdir()
-    path.write_text("{ // mine\n}")
-    gemini.write()
-    assert path.read_text() == text
-    assert path.with_name("settings.json.before").read_text() == "{ // mine\n}"
-    assert "settings.json.before" in capsys.readouterr().err
+    for mine, before in (("{ // mine\n}", "settings.json.before"), ("[1]", "settings.json.before-2")):
+        path.write_text(mine)
+        gemini.write()
+        assert path.read_text() == text
+        assert path.with_name(before).read_text() == mine
+        assert f"{before}\n" in capsys.readouterr().err
 
 
 def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
@@ -112,6 +113,32 @@ def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> N
     assert "CLAUDE_CODE_USE_BEDROCK" not in found
     assert found["EDITOR"] == "vi"
     assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
+
+
+def test_what_aider_reads_last_names_the_proxy_as_a_repository_may_have_a_file_of_variables(tmp_path: Path) -> None:
+    found = settings("aider", tmp_path)
+    assert found.environment["AIDER_OPENAI_API_KEY"] == TARGET.key
+    assert f'api_base: "{TARGET.root}/v1"' in found.files[tmp_path / "model.settings.yml"]
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "git"),
+    [
+        ([], {}, ".gitconfig"),
+        ([".config/git/config"], {}, ".config/git/config"),
+        ([".config/git/config", ".gitconfig"], {}, ".gitconfig"),
+        (["xdg/git/config"], {"XDG_CONFIG_HOME": "xdg"}, "xdg/git/config"),
+        ([".gitconfig"], {"GIT_CONFIG_GLOBAL": "mine"}, "mine"),
+    ],
+)
+def test_a_program_with_another_home_keeps_the_users_git_settings(
+    files: list[str], environ: dict[str, str], git: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    given = {name: str(tmp_path / value) for name, value in environ.items()}
+    assert git_settings(given, tmp_path) == str(tmp_path / git)
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -126,6 +153,15 @@ def test_the_printed_settings_are_a_script(name: str, tmp_path: Path) -> None:
     assert dict(found.environment).items() <= variables.items()
     assert {path: path.read_text() for path in found.files} == dict(found.files)
     assert found.shell().splitlines()[-1].startswith(command)
+
+
+@pytest.mark.parametrize("words", [["--", "python", "x.py"], ["claude", "--", "-p", "hi"]])
+def test_the_printed_command_has_its_arguments(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("warmroute_cli.run.run._model", lambda *_: ("m", 9))
+    assert main(["run", "--base-url", "http://h/v1", "--key", "k", "--print", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == " ".join(words).replace("-- ", "")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +199,7 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
 
 
 def test_any_program_gets_the_variables_of_all_apis(tmp_path: Path) -> None:
-    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody")
+    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody/.gitconfig")
     given = found.variables({"ANTHROPIC_AUTH_TOKEN": "mine", "EDITOR": "vi"})
     assert given["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/v1"
     assert given["ANTHROPIC_BASE_URL"] == given["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:8080"

@@ -63,10 +63,27 @@ def test_new_tools_come_behind_the_known_ones() -> None:
     assert found.reading.broken.where == "tools[3] 'web'"
 
 
+def test_a_tool_whose_definition_changed_is_sent_as_it_is_now() -> None:
+    changed = tool("bash", "other")
+    found = second(BEFORE, {**NEXT_TURN, "tools": [changed, WEB, TOOLS[1]]}, Rule.APPEND_ONLY_TOOLS)
+    assert found.body["tools"] == [changed, TOOLS[1], TOOLS[2], WEB]
+    assert found.reading.broken is not None
+    assert [use.cause for use in found.uses] == [Cause.TOOL_SET]
+
+
 def test_a_time_of_day_is_not_frozen() -> None:
     before = with_system(TODAY, "2026-11-20 09:15")
     now = with_system(TODAY, "2026-11-20 09:16")
     assert second(before, now, Rule.FREEZE_DATE).body is now
+
+
+@pytest.mark.parametrize("at", [1, 5])
+@pytest.mark.parametrize(("answers", "sent"), [(0, TOMORROW), (1, TODAY)])
+def test_a_date_in_a_message_is_frozen_only_if_its_answer_follows(at: int, answers: int, sent: str) -> None:
+    bodies = [with_message(at, content=f"Read the log of {day}.") for day in (TODAY, TOMORROW)]
+    before, now = ({**body, "messages": body["messages"][: at + 1 + answers]} for body in bodies)
+    found = second(before, now, *SAFE)
+    assert found.body["messages"][at]["content"] == f"Read the log of {sent}."
 
 
 def test_a_date_in_a_block_of_anthropics_system_prompt_is_frozen() -> None:

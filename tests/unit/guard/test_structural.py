@@ -106,3 +106,11 @@ def test_what_a_template_writes_alike_is_no_break(now: dict[str, Any]) -> None:
 def test_another_prompt_of_the_session_begins_a_lineage_of_its_own(now: dict[str, Any]) -> None:
     reading = read_after(BEFORE, now)
     assert (reading.before, reading.broken) == (None, None)
+
+
+def test_a_question_that_differs_in_its_date_is_another_conversation() -> None:
+    before, now = (
+        {**BEFORE, "messages": [MESSAGES[0], {"role": "user", "content": f"Read the log of {day}."}]}
+        for day in ("2026-11-20", "2026-11-21")
+    )
+    assert read_after(before, now).broken is None

@@ -11,6 +11,7 @@ from warmroute import _books, _outgoing
 from warmroute._books import Books
 from warmroute._guard import Guard
 from warmroute._turns import Turn
+from warmroute.guard.memory import Memory, Remembered
 
 
 def answered(books: Books, session: str, *, receipt: str | None = None) -> Turn:
@@ -113,3 +114,20 @@ def test_servers_are_forgotten_least_recently_used_first(monkeypatch: pytest.Mon
     assert servers.takes(one) is True
     servers.learn(three, takes=True)
     assert [servers.takes(server) for server in (one, two, three)] == [True, None, True]
+
+
+@pytest.mark.parametrize("mode", ["off", "warn"])
+def test_prompts_without_a_session_are_bounded_in_every_mode(mode: str) -> None:
+    books = Books(Guard(mode))
+    books.guard.memory = memory = Memory(max_text_bytes=20_000)
+    kept: list[Remembered] = []
+    for number in range(5):
+        messages: list[dict[str, Any]] = [{"role": "user", "content": f"{number} " * 5_000}]
+        for body in ({"model": "m", "messages": messages}, {"model": "m", "messages": [*messages, *messages]}):
+            turn = Turn(session=None, streamed=False)
+            conversation = books.conversation(turn, body)
+            assert conversation is not None
+            turn.session = turn.lineage = conversation.key
+            books.check(turn, body)
+        kept.append(memory.session(turn.lineage))
+    assert [[prompt.has_text for prompt in each.prompts] for each in kept] == [[False]] * 4 + [[True]]

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import openai
 import pytest
 
 import warmroute
@@ -110,3 +111,8 @@ def test_what_is_under_way_ends_with_the_connection_and_has_a_limit() -> None:
     scene.turns.closed()
     assert len(ended) == MAX_UNDER_WAY + 1
     assert scene.turns._under_way == {}
+
+
+def test_the_connections_of_a_wrapped_client_are_observed() -> None:
+    plain = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:1/v1")
+    assert type(warmroute.wrap(plain).responses.connect()) is not type(plain.responses.connect())

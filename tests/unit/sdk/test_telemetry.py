@@ -17,7 +17,7 @@ from warmroute._turns import Turn
 def settled_turn() -> Turn:
     books = Books(Guard())
     found: list[Turn] = []
-    books._settled = found.append
+    books._on_end = found.append
     for day in ("2026-11-20", "2026-11-21"):
         turn = Turn(session="s", streamed=False, model="kimi-k2.5", lineage="s")
         messages = [{"role": "system", "content": f"canary {day}"}, {"role": "user", "content": "hello"}]
@@ -26,6 +26,7 @@ def settled_turn() -> Turn:
         books.answered(turn, None, None)
         cached = {"prompt_tokens_details": {"cached_tokens": 4}}
         books.settle(turn, {"prompt_tokens": 10, "completion_tokens": 2, **cached})
+        books.ended(turn)
     return found[-1]
 
 
@@ -62,7 +63,10 @@ SPAN = """
 from warmroute._observer import Telemetry
 from warmroute._turns import Turn
 turn = Turn(session="s", streamed=False, model="m")
-Telemetry().settled(turn)
+telemetry = Telemetry()
+telemetry.begun(turn)
+for _ in range(2):
+    telemetry.ended(turn)
 [span] = exporter.get_finished_spans()
 print(span.name, span.kind.name, span.start_time == turn.begun_ns, dict(span.attributes))
 """
@@ -81,6 +85,7 @@ def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytes
 
 
 CALLS = """
+import json
 import httpx
 import warmroute
 usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
@@ -89,6 +94,9 @@ answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "u
 sent = []
 def reply(request):
     sent.append(request.headers.get("traceparent"))
+    if b'"stream":true' in request.content:
+        events = b"data: " + json.dumps({**answer, "usage": None, "choices": []}).encode() + b"\\n\\n"
+        return httpx.Response(200, content=events, headers={"content-type": "text/event-stream"})
     return httpx.Response(200 if len(sent) == 1 else 400, json=answer if len(sent) == 1 else {"error": {}})
 http = httpx.Client(transport=httpx.MockTransport(reply))
 client = warmroute.OpenAI(api_key="k", base_url="http://proxy/v1", telemetry=True, http_client=http)
@@ -97,6 +105,10 @@ for _ in range(2):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
     except Exception as error:
         print(type(error).__name__)
+messages = [{"role": "user", "content": "hi"}]
+for read in (next, list):
+    with client.chat.completions.create(model="m", messages=messages, stream=True) as stream:
+        read(stream)
 for span, header in zip(exporter.get_finished_spans(), sent, strict=True):
     context = span.get_span_context()
     print(header.startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-0"), span.status.status_code.name)
@@ -105,4 +117,23 @@ for span, header in zip(exporter.get_finished_spans(), sent, strict=True):
 
 def test_the_proxy_is_sent_the_context_of_the_span_and_a_failed_call_has_one_too() -> None:
     done = subprocess.run([sys.executable, "-c", EXPORTED + CALLS], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["BadRequestError", "True UNSET", "True ERROR"], done.stderr
+    lines = ["BadRequestError", "True UNSET", "True ERROR", "True UNSET", "True UNSET"]
+    assert done.stdout.splitlines() == lines, done.stderr
+
+
+ELSEWHERE = """
+others = [client.with_options(default_headers={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"}),
+          warmroute.OpenAI(api_key="k", base_url="http://other/v1", backend="openai", telemetry=True, http_client=http)]
+exporter.clear()
+for other in others:
+    try:
+        other.chat.completions.create(model="m", messages=messages)
+    except Exception:
+        print(*(span.status.status_code.name for span in exporter.get_finished_spans()))
+"""
+
+
+def test_a_failed_call_has_a_span_with_any_server_and_any_traceparent() -> None:
+    program = EXPORTED + CALLS + ELSEWHERE
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-2:] == ["ERROR", "ERROR ERROR"], done.stderr

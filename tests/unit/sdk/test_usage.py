@@ -77,6 +77,11 @@ CLAUDE = {"input_tokens": 6, "cache_read_input_tokens": 64, "cache_creation_inpu
         ),
         ("anthropic/claude-sonnet-4.5", CLAUDE, 6 * 3000 + 64 * 300 + 30 * 3750 + 5 * 15_000),
         ("kimi-k2.5", {"prompt_tokens": 100, "cached_tokens": 64, "completion_tokens": 5}, 36 * 600 + 6400 + 15_000),
+        (
+            "gpt-5.4-2026-03-05",
+            {"prompt_tokens": 272_001, "cached_tokens": 272_000, "completion_tokens": 5},
+            5000 + 272_000 * 500 + 5 * 22_500,
+        ),
     ],
 )
 def test_a_turn_without_a_receipt_is_priced_by_the_table(model: str, usage: dict[str, Any], cost_nanousd: int) -> None:
@@ -87,10 +92,19 @@ def test_a_turn_without_a_receipt_is_priced_by_the_table(model: str, usage: dict
     assert found.amounts_nanousd.saved == found.amounts_nanousd.listed - cost_nanousd
 
 
-def test_a_model_that_is_in_no_table_has_no_price() -> None:
-    found = measure(CLAUDE, None, "mystery-1")
+@pytest.mark.parametrize(
+    "model", ["gpt-5.4-pro", "gpt-5.4-nano", "gpt-5.1-codex-mini", "gemini-2.5-flash-lite", "kimi-k2.5:free"]
+)
+def test_a_model_that_is_in_no_table_has_no_price(model: str) -> None:
+    found = measure(CLAUDE, None, model)
     assert found.amounts_nanousd is None
     assert not found.is_estimated
+
+
+def test_the_highest_cost_of_a_long_prompt_is_that_of_its_dearer_price() -> None:
+    rates = measure({"prompt_tokens": 300_000, "completion_tokens": 1}, None, "gpt-5.5").rates
+    assert rates is not None
+    assert rates.worst_nanousd(300_000, 1) == 300_000 * 10_000 + 45_000
 
 
 @pytest.mark.parametrize(
