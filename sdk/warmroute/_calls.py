@@ -36,7 +36,7 @@ class _Common(_Library):  # type: ignore[misc]
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
         """Return a copy, as the library's `copy` does, with the same `cache`. `session`: that of all its calls."""
-        twin = super().copy(**options)
+        twin: Self = super().copy(**options)
         twin._observer = self._observer.pinned(session)
         return twin
 
