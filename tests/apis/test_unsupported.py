@@ -512,7 +512,6 @@ REFUSES_TOOLS: Final = {
     "SGLang, a choice": "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'tool_choice', 'ToolChoice', "
     "'function'), 'msg': 'Field required', 'input': {}}",
     "vLLM": "'function' is a required property",
-    "OpenAI": "Missing required parameter: 'tools[1].custom'.",
     "DeepSeek": "Failed to deserialize the JSON body: tools[1].type: unknown variant `custom`, expected `function`",
 }
 
@@ -534,6 +533,27 @@ def test_an_engine_that_takes_only_functions_gets_no_others(tmp_path: Path, serv
     called = {"name": "patch", "arguments": '{"input":"*** Begin"}'}
     assert sent["messages"][1]["tool_calls"] == [{"id": "c", "type": "function", "function": called}]
     assert dropped(answered) == ["tool_choice.allowed_tools", "tools.custom", "tools.web_search"]
+
+
+def test_a_flat_custom_tool_is_nested_for_openai_and_a_right_chat_stays_as_it_is(tmp_path: Path) -> None:
+    grammar = {"syntax": "lark", "definition": "start: /x+/"}
+    flat = {"type": "custom", "name": "patch", "format": {"type": "grammar", **grammar}}
+    nested = {"name": "patch", "format": {"type": "grammar", "grammar": grammar}}
+    whole: dict[str, Any] = {
+        "messages": [
+            ASKED,
+            calling({"id": "c", "type": "custom", "custom": {"name": "patch", "input": "x"}}),
+            result("c"),
+        ],
+        "tools": [*tools(SOUND)[:1], {"type": "custom", "custom": nested}],
+        "tool_choice": {"type": "custom", "custom": {"name": "patch"}},
+    }
+    cursor = {**whole, "tools": [*tools(SOUND)[:1], flat], "tool_choice": {"type": "custom", "name": "patch"}}
+    says = [refused("Missing required parameter: 'tools[1].custom'."), answers(), answers()]
+    scene = Scene(tmp_path / "p", says, engine_count=1)
+    found = scene.play_turns(PATHS["chat"], [lambda _: chat(**cursor), lambda _: chat(**whole)])
+    assert [{name: sent[name] for name in whole} for _, sent in scene.sent] == [cursor, whole, whole]
+    assert [dropped(each) for each in found] == [None, None]
 
 
 def test_of_two_tools_of_one_name_the_last_stays(tmp_path: Path) -> None:

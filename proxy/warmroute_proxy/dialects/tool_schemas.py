@@ -1,5 +1,5 @@
 """Mends tools that engines refuse: schemas of earlier drafts, and two tools of one name. MCP servers bring both.
-Clients of OpenAI also bring tools that are not functions.
+Clients of OpenAI also bring tools that are not functions, some in the shape of Responses.
 
 SGLang checks the schema of each tool against draft 2020-12, and OpenAI against rules of its own. One schema that breaks
 them ends the session, since an agent sends all of its tools with each turn.
@@ -8,6 +8,7 @@ them ends the session, since an agent sends all of its tools with each turn.
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, Members, encode, text_in
 
@@ -19,6 +20,7 @@ _ONE: Final = frozenset({"items", "additionalProperties", "contains", "propertyN
 _MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _LISTS: Final = frozenset({"enum", "examples", *_MANY})
 _decode_tools: Final = msgspec.json.Decoder(list[Members]).decode
+_decode_choice: Final = msgspec.json.Decoder(Members | str | None).decode
 _decode: Final = msgspec.json.Decoder().decode
 _PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
@@ -53,6 +55,33 @@ def functions_only(tools: bytes, choice: bytes | None) -> tuple[dict[str, bytes]
         is_required = isinstance(allowed, dict) and allowed.get("mode") == "required"
         changed["tool_choice"] = b'"required"' if is_required else b'"auto"'
     return changed, frozenset(names)
+
+
+def nested_custom(tools: bytes, choice: bytes | None) -> dict[str, bytes]:
+    """The values of `tools` and `tool_choice` with custom tools in chat's shape, if they change."""
+    changed: dict[str, bytes] = {}
+    try:
+        listed, chosen = _decode_tools(tools), _decode_choice(choice or b"null")
+        left = [_with_custom(tool) for tool in listed]
+        choosing = _with_custom(chosen) if isinstance(chosen, dict) else chosen
+    except _PROBLEMS:
+        return changed
+    if left != listed:
+        changed["tools"] = encode(left)
+    if choosing != chosen:
+        changed["tool_choice"] = encode(choosing)
+    return changed
+
+
+def _with_custom(tool: Members) -> Members:
+    if text_in(tool, "type") != "custom" or "custom" in tool or "name" not in tool:
+        return tool
+    custom: dict[str, Any] = {name: tool[name] for name in ("name", "description", "format") if name in tool}
+    form = _decode(tool.get("format", b"null"))
+    if isinstance(form, dict) and "definition" in form:
+        grammar = {name: value for name, value in form.items() if name != "type"}
+        custom["format"] = {"type": form.get("type"), "grammar": grammar}
+    return {"type": tool["type"], "custom": Raw(encode(custom))}
 
 
 def _name(tool: Any, at: int) -> str | int:

@@ -94,6 +94,9 @@ ZEROS: Final = {"zero.top_k": ("top_k", -1), "zero.top_p": ("top_p", 1e-6)}
 FUNCTIONS: Final = "messages.functions"
 """Tools, calls and the choice of a tool must be functions: others are left out, and their calls become functions."""
 
+CUSTOM: Final = "tools.custom"
+"""A custom tool must have its name and format in the member `custom`: Cursor sends the shape of Responses."""
+
 SCHEMAS: Final = "tools.parameters"
 """Schemas of tools must be sound, and names unique: `tool_schemas` mends them."""
 
@@ -183,10 +186,11 @@ _DEMANDED: Final = tuple(
         # Ollama; OpenAI; LM Studio
         CONTENTS: r"invalid message content type: <nil>|content.?: expected .{1,60} got null"
         r"|content.? field must be a string or an array",
-        # SGLang and vLLM, OpenAI, DeepSeek
+        # SGLang and vLLM, DeepSeek
         FUNCTIONS: r"'(?:tools|tool_calls)', \d{1,6}, '(?:function|type)'\)|'tool_choice', '\w{1,60}', 'function'\)"
-        r"|'function' is a required property|missing required parameter: 'tools\[\d{1,6}\]\.custom'"
-        r"|tools\[\d{1,6}\].{1,20}unknown variant .{1,60}expected .?function",
+        r"|'function' is a required property|tools\[\d{1,6}\].{1,20}unknown variant .{1,60}expected .?function",
+        # OpenAI
+        CUSTOM: r"missing required parameter: '(?:tools\[\d{1,6}\]|tool_choice)\.custom'",
         # OpenAI, SGLang, Anthropic, Google
         SCHEMAS: r"invalid schema for function|function has invalid 'parameters' schema|json schema is invalid"
         r"|tool names must be unique|duplicate function declaration",

@@ -15,8 +15,9 @@ import msgspec
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.dialects.fitting import fitted
-from warmroute_proxy.dialects.tool_schemas import functions_only, sound
+from warmroute_proxy.dialects.tool_schemas import functions_only, nested_custom, sound
 from warmroute_proxy.dialects.unsupported import (
+    CUSTOM,
     FUNCTIONS,
     LIMITS,
     OPTIONAL,
@@ -38,7 +39,7 @@ _TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasonin
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
 _FREE: Final = (b"null", b'"auto"', b'"none"')
-_OF_CHATS: Final = frozenset({SCHEMAS, *WITHOUT_THINKING, *ZEROS})
+_OF_CHATS: Final = frozenset({SCHEMAS, CUSTOM, *WITHOUT_THINKING, *ZEROS})
 _OWN: Final = frozenset({"stream_options", "prompt_cache_key"})
 """Members that the proxy itself may add for a server."""
 
@@ -168,9 +169,11 @@ def _changed(body: AnyBody, unsupported: frozenset[str]) -> dict[str, Any]:
 
 
 def _functions(body: AnyBody, unsupported: frozenset[str]) -> tuple[dict[str, bytes], frozenset[str]]:
-    """What changes and what is left out if the engine takes only functions."""
-    tools = None if FUNCTIONS not in unsupported or _messages(body) is None else body.value("tools")
-    return ({}, _NONE) if tools is None else functions_only(tools, body.value("tool_choice"))
+    """What changes and what is left out if the engine takes only functions, or custom tools in chat's shape."""
+    tools, choice = None if _messages(body) is None else body.value("tools"), body.value("tool_choice")
+    if tools is None or unsupported.isdisjoint((FUNCTIONS, CUSTOM)):
+        return {}, _NONE
+    return functions_only(tools, choice) if FUNCTIONS in unsupported else (nested_custom(tools, choice), _NONE)
 
 
 def _is_forced(body: AnyBody) -> bool:
