@@ -94,14 +94,15 @@ def as_base64(data: str) -> str | None:
     return whole if len(bare) % 4 != 1 and is_base64(whole) else None
 
 
-def data_image(media_type: str, data: str) -> ChatPart | None:
+def data_image(media_type: str, data: str, kind: str = "") -> ChatPart | None:
     """An image part from data in the request, which may be a data URL; None if engines could not read it. Without a
-    type, the data's beginning tells it.
+    type, the data's beginning tells it, unless `kind`, the type of the client's part, is that of other media.
     """
     if data[:5].lower() == "data:":
         head, _, data = data[5:].partition(",")
         media_type = media_type or head.partition(";")[0]
-    media_type = media_type or next((kind for begins, kind in _BEGINNINGS.items() if data.startswith(begins)), "")
+    if not media_type and (not kind or "image" in kind):
+        media_type = next((found for begins, found in _BEGINNINGS.items() if data.startswith(begins)), "")
     found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
     return None if found is None or _is_other(found) else image_at(f"data:{media_type};base64,{found}")
 
@@ -115,19 +116,20 @@ def foreign_image(piece: Members) -> ChatPart | None:
         inner = piece.get(name)
         if inner is not None:
             held = object_at(inner, name) if is_object(inner) else {"url": inner}
-    data = text_in(held, "data")
+    data, kind = text_in(held, "data"), text_in(piece, "type")
     if data:
-        return data_image(next(filter(None, [text_in(held, name) for name in _TYPE_NAMES]), ""), data)
-    url = text_in(held, "url") if "image" in text_in(piece, "type") else ""
+        return data_image(next(filter(None, [text_in(held, name) for name in _TYPE_NAMES]), ""), data, kind)
+    url = text_in(held, "url") if "image" in kind else ""
     return given_image(url, "") if is_address(url) or url[:5].lower() == "data:" else None
 
 
 def _is_other(data: str) -> bool:
     """Whether the data is surely none of `IMAGE_TYPES`. Clients take the type from a file's name, but a file `.png` may
-    hold the page of an error, and a photo of a phone may be HEIC.
+    hold the page of an error, and a photo of a phone may be HEIC. WAV and AVI begin as WebP does.
     """
     head = base64.b64decode(data[:16])
-    return head.startswith(_OTHER_BEGINNINGS) or head[4:11] in _OTHER_BRANDS
+    is_riff = head.startswith(b"RIFF") and head[8:] != b"WEBP"
+    return is_riff or head.startswith(_OTHER_BEGINNINGS) or head[4:11] in _OTHER_BRANDS
 
 
 def image_at(url: str | Raw) -> ChatPart:
