@@ -252,8 +252,8 @@ FORMS: Final = {
     ),
     "names of results, Google": Demand(
         "* GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty.",
-        [ASKED, calling(call("a")), result("a"), result("b")],
-        [ASKED, calling(call("a")), {**result("a"), "name": "read"}, result("b")],
+        [ASKED, calling(call("a"), call("c", function=None)), result("a"), result("b")],
+        [ASKED, calling(call("a"), call("c", function=None)), {**result("a"), "name": "read"}, result("b")],
     ),
     "turns, a template": Demand(
         "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
@@ -520,9 +520,10 @@ REFUSES_TOOLS: Final = {
 def test_an_engine_that_takes_only_functions_gets_no_others(tmp_path: Path, server: str) -> None:
     """Cursor sends its tool for patches so (icebear0828/codex-proxy#707, BerriAI/litellm#34029)."""
     function = {"type": "function", "function": {"name": "read", "parameters": SOUND}}
-    patch = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    patch = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}, "function": None}
+    beside = [call("d", custom=None), call("e", custom={})]
     body = chat(
-        messages=[ASKED, calling(patch), result("c")],
+        messages=[ASKED, calling(patch, *beside), result("c"), result("d"), result("e")],
         tools=[function, {"type": "custom", "name": "patch"}, {"type": "web_search"}],
         tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
     )
@@ -531,7 +532,8 @@ def test_an_engine_that_takes_only_functions_gets_no_others(tmp_path: Path, serv
     _, (_, sent) = answered.sent
     assert (sent["tools"], sent["tool_choice"]) == ([function], "required")
     called = {"name": "patch", "arguments": '{"input":"*** Begin"}'}
-    assert sent["messages"][1]["tool_calls"] == [{"id": "c", "type": "function", "function": called}]
+    made = [{"id": "c", "type": "function", "function": called}, call("d"), beside[1]]
+    assert sent["messages"][1]["tool_calls"] == made
     assert dropped(answered) == ["tool_choice.allowed_tools", "tools.custom", "tools.web_search"]
 
 

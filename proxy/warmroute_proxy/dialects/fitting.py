@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.content import content_of, reminder, text_of
+from warmroute_proxy.dialects.content import content_of, is_given, reminder, text_of
 from warmroute_proxy.dialects.foreign import not_shown
-from warmroute_proxy.dialects.raw_json import Members, encode, is_list, object_at, text_in
+from warmroute_proxy.dialects.raw_json import Members, encode, is_list, is_object, object_at, text_in
 from warmroute_proxy.dialects.unsupported import (
     BETWEEN,
     CALL_IDS,
@@ -137,15 +137,22 @@ def _calls(raw: Raw, without: frozenset[str], unsupported: frozenset[str]) -> li
         left = {name: value for name, value in call.items() if name not in without}
         if CALL_IDS in unsupported and "id" in left:
             left["id"] = _short_id(left["id"])
-        if FUNCTIONS in unsupported and "custom" in left:
-            custom = object_at(left.pop("custom"), "")
-            arguments = encode({"input": text_in(custom, "input")}).decode()
-            function = {"name": text_in(custom, "name"), "arguments": arguments}
-            left |= {"type": Raw(b'"function"'), "function": Raw(encode(function))}
+        if FUNCTIONS in unsupported:
+            left = _as_function({name: value for name, value in left.items() if is_given(value)})
         if SIGNATURES in unsupported and "extra_content" not in left:
             left["extra_content"] = _NO_SIGNATURE
         found.append(left)
     return found
+
+
+def _as_function(call: Members) -> Members:
+    """The call of a custom tool as that of a function."""
+    if "function" in call or "custom" not in call or not is_object(call["custom"]):
+        return call
+    custom = object_at(call["custom"], "")
+    function = {"name": text_in(custom, "name"), "arguments": encode({"input": text_in(custom, "input")}).decode()}
+    left = {name: value for name, value in call.items() if name != "custom"}
+    return {**left, "type": Raw(b'"function"'), "function": Raw(encode(function))}
 
 
 def _short_id(raw: Raw) -> Raw:
@@ -201,7 +208,8 @@ def _with_names(messages: Sequence[Members]) -> list[Members]:
     found: list[Members] = []
     for message in messages:
         for call in _decode_calls(message.get("tool_calls", b"null")) or ():
-            names[text_in(call, "id")] = object_at(call.get("function", Raw(b"{}")), "").get("name", Raw(b'""'))
+            if is_object(call.get("function", Raw(b"null"))):
+                names[text_in(call, "id")] = object_at(call["function"], "").get("name", Raw(b'""'))
         name = names.get(text_in(message, "tool_call_id"))
         found.append(message if name is None or "name" in message else {**message, "name": name})
     return found
