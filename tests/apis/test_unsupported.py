@@ -402,6 +402,9 @@ def test_several_members_one_after_the_other(tmp_path: Path) -> None:
         "This model does not support tools",
         "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
         "Unknown parameter: 'seed'.",
+        "'function' is a required property",
+        "Missing required parameter: 'tools[0].custom'.",
+        "top_k must be -1 (disable) or at least 1, got 0.",
         "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.",
     ],
 )

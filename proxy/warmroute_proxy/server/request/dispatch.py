@@ -134,11 +134,9 @@ def provider_body(
 
 def applicable(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
     """Those members and forms that may be in a body, so that the server may take it without them."""
-    has_messages = _messages(body) is not None
     found = [name for name in unsupported if not is_of_messages(name) and (name in _OWN or body.value(name))]
-    if has_messages:
-        found += [name for name in unsupported if is_of_messages(name) or name in _OF_CHATS]
-    return frozenset(found)
+    of_chat = [name for name in unsupported if is_of_messages(name) or name in _OF_CHATS]
+    return frozenset([*found, *[name for name in of_chat if _changed(body, frozenset({name}))]])
 
 
 def left_out(unsupported: frozenset[str], body: AnyBody) -> frozenset[str]:
