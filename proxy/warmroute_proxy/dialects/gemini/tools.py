@@ -34,6 +34,9 @@ _ONE: Final = frozenset({"items", "additionalProperties"})
 _MANY: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _REFERENCES: Final = ("ref", "$ref")
+_VALUES: Final = frozenset({"default", "const", "example"})
+"""The members that may be null: Google's clients also write null for what is not given."""
+
 _decode: Final = msgspec.json.Decoder().decode
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
@@ -155,14 +158,14 @@ def _converted(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     found: dict[str, Any] = {}
-    for given, value in schema.items():
-        name: str = _OURS.get(given) or given
+    given = [(_OURS.get(name) or name, value) for name, value in schema.items() if value is not None or name in _VALUES]
+    for name, value in given:
         if name == "type" and isinstance(value, str):
             if value != "TYPE_UNSPECIFIED":
                 found[name] = value.lower()
         elif name == "type" and isinstance(value, list):
             found[name] = [each.lower() if isinstance(each, str) else each for each in value]
-        elif name in _REFERENCES and isinstance(value, str) and value.startswith("#/"):
+        elif name in _REFERENCES and isinstance(value, str) and value.startswith("#"):
             found["$ref"] = f"#/$defs/{value[7:]}" if value.startswith("#/defs/") else value
         elif name in _NAMED and isinstance(value, dict):
             found[name] = {key: _converted(inner) for key, inner in value.items()}
