@@ -7,7 +7,7 @@ All tables are bounded, and drop the oldest or least recently used entry first. 
 sums and last turn) and conversations without a session key. `MAX_PENDING` limits receipts that a response head
 announced, `MAX_COUNTED` ids of counted receipts, `MAX_FAULTS` faults of receipts, and `MAX_MODELS` models with known
 rates. `contract.homes` limits homes, and the guard's memory limits prompts. The totals keep the turns of dropped
-sessions. One lock covers all tables; no blocking call is made under it.
+sessions. One lock (`with books`) covers all tables; no blocking call is made under it.
 """
 
 import logging
@@ -120,6 +120,7 @@ class Books:
             collector.append(self)
         self.guard = guard
         self._lock = threading.Lock()
+        self._ends: deque[tuple[Turn, Mapping[str, Any] | None]] = deque()
         self._counts = Counts()
         self._ahead = Counts()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -134,18 +135,27 @@ class Books:
         self._pid = 0
         self._conversations: Conversations
 
+    def __enter__(self) -> None:
+        """Hold the tables."""
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._lock.release()
+        if self._ends:
+            self._settle_ends()
+
     def home(self, lineage: Lineage | None) -> str | None:
         """The region that holds a lineage, as its server reported it."""
         if lineage is None:
             return None
-        with self._lock:
+        with self:
             return self._homes.of(lineage)
 
     def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
         """The conversation that a prompt without a session continues or begins; None if its messages are unknown."""
         if is_partial(body):
             return None
-        with self._lock:
+        with self:
             turn.prompt = self.guard.memory.read_unnamed(body)
             beginnings = beginnings_of(turn.prompt)
             if beginnings is None:
@@ -162,7 +172,7 @@ class Books:
         if turn.session is None or is_partial(body):
             return body
         guard = self.guard
-        with self._lock:
+        with self:
             if not guard.compares:
                 if turn.prompt is not None:  # kept, so that the next prompt reuses the digests of equal parts
                     prompts = guard.memory.session(turn.lineage).prompts
@@ -191,7 +201,7 @@ class Books:
         `receipt_id` is not counted: it repeats the idempotency key of a turn that was counted.
         """
         turn.receipt_id = receipt_id
-        with self._lock:
+        with self:
             known = receipt_id in self._pending or receipt_id in self._counted
             (self._ahead if turn.ahead else self._counts).turns += not known
             if not turn.ahead:
@@ -210,36 +220,53 @@ class Books:
         """Add the usage of a turn. Only the first call counts: an answer, a retry's answer and a fetched receipt may
         all have the usage.
         """
-        measured = measure(usage, turn.receipt_id, turn.model)
-        with self._lock:
-            if turn.measured is not None:
-                return
-            turn.measured = measured
-            if turn.receipt_id is not None:
-                if turn.receipt_id in self._counted:
-                    return
-                self._pending.pop(turn.receipt_id, None)
-                put(self._counted, turn.receipt_id, None, MAX_COUNTED)
-            (self._ahead if turn.ahead else self._counts).add(measured)
-            if turn.session is not None and not turn.ahead:
-                self._session(turn.session).counts.add(measured)
-            if measured.rates is not None:
-                put(self._rates, turn.model, measured.rates, MAX_MODELS)
-            self._judge(turn, measured)
-            self._faults.extend(measured.faults)
-            self._faults_found += len(measured.faults)
+        with self:
+            self._settle(turn, measure(usage, turn.receipt_id, turn.model))
 
-    def ended(self, turn: Turn) -> None:
-        """Note that a turn has ended, with usage that was settled, or without usage."""
-        with self._lock:
-            if turn.checked is not None:
-                self.guard.memory.ended(turn.lineage, turn.checked.tip)
-        if self._on_end is not None:
-            self._on_end(turn)
+    def _settle(self, turn: Turn, measured: Measured) -> None:
+        if turn.measured is not None:
+            return
+        turn.measured = measured
+        if turn.receipt_id is not None:
+            if turn.receipt_id in self._counted:
+                return
+            self._pending.pop(turn.receipt_id, None)
+            put(self._counted, turn.receipt_id, None, MAX_COUNTED)
+        (self._ahead if turn.ahead else self._counts).add(measured)
+        if turn.session is not None and not turn.ahead:
+            self._session(turn.session).counts.add(measured)
+        if measured.rates is not None:
+            put(self._rates, turn.model, measured.rates, MAX_MODELS)
+        self._judge(turn, measured)
+        self._faults.extend(measured.faults)
+        self._faults_found += len(measured.faults)
+
+    def ended(self, turn: Turn, usage: Mapping[str, Any] | None = None) -> None:
+        """Settle a turn that has ended, with its usage or without. If the tables are in use, perhaps by this thread,
+        whose garbage collection ends a stream, the turn is settled when they are free.
+        """
+        self._ends.append((turn, usage))
+        self._settle_ends()
+
+    def _settle_ends(self) -> None:
+        while self._ends and self._lock.acquire(blocking=False):
+            turn = None
+            with self.shelter():
+                try:
+                    if self._ends:
+                        turn, usage = self._ends.popleft()
+                        if usage is not None:
+                            self._settle(turn, measure(usage, turn.receipt_id, turn.model))
+                        if turn.checked is not None:
+                            self.guard.memory.ended(turn.lineage, turn.checked.tip)
+                finally:
+                    self._lock.release()
+            if turn is not None and self._on_end is not None:
+                self._on_end(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""
-        with self._lock:
+        with self:
             turn = self._pending.get(receipt_id)
         if turn is not None:
             self.settle(turn, usage)
@@ -249,33 +276,33 @@ class Books:
         return _Shelter(self)
 
     def count_internal_error(self) -> None:
-        with self._lock:
+        with self:
             self._internal_errors += 1
 
     def pending(self) -> list[str]:
-        with self._lock:
+        with self:
             return list(self._pending)
 
     def last_turn(self, session: str | None) -> Turn | None:
         """The last turn of a session, or of the client if `session` is None."""
-        with self._lock:
+        with self:
             if session is None:
                 return self._last_turn
             return self._sessions[session].last_turn if session in self._sessions else None
 
     def guard_events(self) -> tuple[GuardEvent, ...]:
         """The guard's events, newest last."""
-        with self._lock:
+        with self:
             return tuple(self.guard.events)
 
     def guard_counts(self) -> dict[str, int]:
         """How often each cause was found and not repaired."""
-        with self._lock:
+        with self:
             return {str(cause): count for cause, count in self.guard.counts.items() if count}
 
     def guard_repairs(self) -> dict[str, int]:
         """How often each repair rule was used."""
-        with self._lock:
+        with self:
             return dict(self.guard.repairs)
 
     def last_arguments(self, session: str | None) -> dict[str, Any]:
@@ -289,7 +316,7 @@ class Books:
         """The call that repeats the last prompt of a session's main loop, with its highest cost. None if that prompt is
         not known.
         """
-        with self._lock:
+        with self:
             prompt = self.guard.memory.main(session)
             rates = None if prompt is None else self._rates.get(prompt.model)
         if prompt is None or (arguments := arguments_of(prompt)) is None:
@@ -318,7 +345,7 @@ class Books:
 
     def save(self, session: str) -> dict[str, Any]:
         """The homes and prompt digests of a session, as JSON. Raises: LookupError, for a session without a turn."""
-        with self._lock:
+        with self:
             self._check_seen(session)
             return {
                 "session": session,
@@ -331,7 +358,7 @@ class Books:
         if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
             raise ValueError("load() needs the value of save(): session, homes or guard is missing")
         checked_key(key)
-        with self._lock:
+        with self:
             self.guard.memory.load(key, guard)
             for base_url, home in homes.items():
                 self._homes.put(str(base_url), key, str(home))
@@ -339,7 +366,7 @@ class Books:
 
     def fork(self, session: str, key: str | None) -> str:
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
-        with self._lock:
+        with self:
             self._check_seen(session)
             self.guard.memory.copy(session, twin)
             for base_url, home in self._homes.of_session(session).items():
@@ -353,7 +380,7 @@ class Books:
             raise LookupError(f"this client has seen no turn of session {session!r}")
 
     def report(self) -> CacheReport:
-        with self._lock:
+        with self:
             return CacheReport(
                 **self._counts.values(),
                 warmed=Totals(**self._ahead.values()),
@@ -383,7 +410,7 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
-        with self._lock:
+        with self:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None
 

@@ -46,9 +46,7 @@ class Watch:
     def finished(self) -> None:
         """Settle the turn (count its usage): its answer was read to the end or dropped, or its call has failed."""
         with self._books.shelter():
-            if self.usage is not None:
-                self._books.settle(self.turn, self.usage)
-            self._books.ended(self.turn)
+            self._books.ended(self.turn, self.usage)
 
 
 def watch_of(response: Any) -> Watch | None:

@@ -16,15 +16,17 @@ from warmroute_backend.plan.hardware import GPUS
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import read, written
 from warmroute_backend.plan.tables import table, value
+from warmroute_backend.ports import Port
 from warmroute_cli.run.run import _escaped
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
-numbers = st.integers(0, 2**53)
+numbers, counts = st.integers(0, 2**53), st.integers(1, 2**53)
 floats = st.floats(0, 1e15)
 rates = st.decimals(0, 999, places=3).map(str)
 OF_TYPE = {
     str: texts,
     int: numbers,
+    Port: st.integers(1, 65_535),
     tuple[str, ...]: st.lists(texts, max_size=3).map(tuple),
     tuple[tuple[str, str], ...]: st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(found.items())),
 }
@@ -41,7 +43,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, str]:
     name = draw(st.sampled_from(sorted(KINDS)))
     plan = kind(name)
     drafts = st.none() | st.builds(
-        Speculation, texts, numbers, numbers, numbers, floats, texts, numbers, path=st.none() | texts
+        Speculation, texts, counts, counts, counts, floats, texts, numbers, path=st.none() | texts
     )
     first, *others = plan.engines
     return replace(

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,15 @@ def test_a_child_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
     assert not one.running()
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as in a terminal; a shell makes its background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_during_a_stop_ends_a_deaf_proxy_and_the_engines(tmp_path: Path) -> None:
     proxy = child(tmp_path, CTRL_C, LISTEN, "while True:", "    signal.pause()")
     proxy.listening(time.monotonic() + seconds(10))

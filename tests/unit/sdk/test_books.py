@@ -55,6 +55,16 @@ def test_a_report_can_be_pickled_and_written_as_json() -> None:
     assert (written["prompt_tokens"], written["by_session"]["s"]["losses"]) == (10, {"cold": 7})
 
 
+def test_a_stream_that_ends_while_the_tables_are_in_use_is_settled_afterwards() -> None:
+    """As when garbage collection ends a stream that was left, in a thread that begins another call."""
+    ended: list[Turn] = []
+    books = Books(Guard(), ended.append)
+    turn = answered(books, "s")
+    with books:
+        books.ended(turn, {"prompt_tokens": 10})
+    assert (books.report().prompt_tokens, ended) == (10, [turn])
+
+
 def test_long_faults_are_cut() -> None:
     books = Books(Guard())
     books.settle(answered(books, "s"), {"warmroute": {"id": "x" * 10_000}})
