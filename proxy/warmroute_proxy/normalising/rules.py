@@ -113,7 +113,7 @@ RULES: Final = (
     # The line with the date: OpenCode's `Today's date: Sat Nov 21 2026`, Claude Code's `Today's date is 2026-11-21.`,
     # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. The line changes at midnight
     # (anomalyco/opencode#32622). Models use the date, so the rule is off by default.
-    Rule("date_line", _SYSTEM_AND_USER, b"oday", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
+    Rule("date_line", _SYSTEM_AND_USER, b"s date", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
     # Codex writes: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
         "date_tag",
