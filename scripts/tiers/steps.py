@@ -186,7 +186,7 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
             Step("compiled", ("scripts/compiled-tests",), compiled=True),
             Step("chaos", pytest("tests/field/chaos"), compiled=True),
             Step("regions", pytest("tests/field/regions")),
-            Step("release", pytest("tests/release")),
+            Step("release", pytest("tests/release"), after=(wheel,)),
             Step("deploy", ("scripts/deploy", "-m", "nightly"), after=("set-up of deploy",)),
         ),
         *in_line(

@@ -116,7 +116,8 @@ def rows_against_engines(found: Findings, rows: dict[str, Row]) -> list[str]:
     logged: dict[str, dict[str, Row]] = defaultdict(dict)
     for engine, entries in found.served.items():
         for entry in entries:
-            if engine in logged[entry["rid"]]:
+            before = logged[entry["rid"]].get(engine)
+            if before is not None and not before.get("aborted"):  # sent again over a new connection (`upstream`)
                 problems.append(f"engine {engine} served {entry['rid']} twice")
             logged[entry["rid"]][engine] = entry
     known = {rid for row in found.rows for rid in json.loads(row["rids"])}

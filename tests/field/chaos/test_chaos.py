@@ -152,6 +152,12 @@ def continued(found: Findings, computed: int) -> None:
     found.served["a0"][0].update(prompt_tokens=104, completion_tokens=computed)
 
 
+def test_a_request_is_sent_once_more_if_the_engine_closed_its_connection_as_idle() -> None:
+    found = findings()
+    found.served["a0"].insert(0, dict(found.served["a0"][0], aborted=True))
+    assert audit(found) == []
+
+
 def test_the_sum_of_a_continued_answer_is_what_was_computed() -> None:
     found = findings()
     continued(found, 6)
