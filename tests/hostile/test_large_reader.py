@@ -250,10 +250,23 @@ async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPa
 async def test_a_reload_loses_no_body() -> None:
     with Scene() as scene:
         asked = [scene.ask() for _ in range(4)]
-        for _ in range(3):
-            scene.bodies.replace(CONFIG)
+        for is_other in (True, False, True):
+            scene.bodies.replace(dataclasses.replace(CONFIG, credit_moved=is_other))
             await asyncio.sleep(0)
         assert [(await found).parsed.model.name for found, _ in asked] == ["m"] * 4
+
+
+async def test_tenants_that_join_or_change_do_not_start_a_process() -> None:
+    tenants = [dataclasses.replace(TENANT, name=f"t{number}") for number in range(4)]
+    processes = []
+    with Scene() as scene:
+        for changed in (tenants[:2], tenants, [*tenants[:3], TENANT], tenants[:1]):
+            named = {tenant.name: tenant for tenant in changed}
+            scene.bodies.replace(dataclasses.replace(CONFIG, tenants=tuple(changed), tenant_by_name=named))
+            await scene.ask()[0]
+            processes.append(scene.bodies._reader)
+    assert processes[0] is processes[1] is processes[2]
+    assert processes[2] is not processes[3], "a key differs if there is only one tenant"
 
 
 MEMORY = {

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake import large_bodies
@@ -31,9 +32,8 @@ async def test_a_reader_that_cannot_be_started_refuses_one_body_and_is_tried_aga
 
     monkeypatch.setattr(large_bodies, "LargeReader", Reader)
 
-    config: Any = SimpleNamespace()
     callers: Any = SimpleNamespace(secrets=None)
-    made: Any = LargeBodies(config, callers, asyncio.get_running_loop(), Metrics())
+    made: Any = LargeBodies(config_of(), callers, asyncio.get_running_loop(), Metrics())
     caller = SimpleNamespace(tenant=SimpleNamespace(name="t"), key_id="", region=None, path="/v1/chat/completions")
     exchange = SimpleNamespace(request=SimpleNamespace(headers={}, deployment=""), on_gone=None, fail=lambda: None)
     for _ in range(2):

@@ -13,6 +13,7 @@ their turn without a time limit.
 """
 
 import asyncio
+import dataclasses
 import logging
 import signal
 from asyncio import AbstractEventLoop
@@ -159,7 +160,7 @@ class LargeBodies:
     """The bodies that wait, and the process that reads them."""
 
     def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
-        self._config = config
+        self._config = _needed(config)
         self._callers = callers
         self._loop = loop
         self._metrics = metrics
@@ -197,9 +198,11 @@ class LargeBodies:
         self._next()
 
     def replace(self, config: Config) -> None:
-        """Use another config: a new process replaces the old one, once the old one has finished its body."""
-        self._config = config
-        self._is_stale = True
+        """Use another config: if bodies are read differently by it, a new process replaces the old one, once the old
+        one has finished its body.
+        """
+        before, self._config = self._config, _needed(config)
+        self._is_stale |= self._config != before
         self._next()
 
     def shut_down(self) -> None:
@@ -405,6 +408,13 @@ def allowed_s(size: int) -> float:
 def _takes_too_long(took_s: float) -> Refusal:
     problem = f"the request body takes more than {took_s:.1f} s to read: send fewer values"
     return Refusal(400, problem, code="invalid_value")
+
+
+def _needed(config: Config) -> Config:
+    """The part of a config that the process needs. It needs no tenants, only whether there is more than one: the start
+    of a process would block the event loop while it reads thousands of tenants.
+    """
+    return dataclasses.replace(config, tenants=config.tenants[:2], tenant_by_name={})
 
 
 def _unreadable() -> Refusal:
