@@ -76,7 +76,8 @@ class RedisCalls:
                 _LOG.error("redis is away: %s", text)
             self.away, self._not_before_s = True, time.monotonic() + RETRY_S
             if isinstance(error, ResponseError):  # the address may lead to another server by now: this one is a replica
-                await self._redis.connection_pool.disconnect(inuse_connections=False)
+                for connection in [*self._redis.connection_pool._available_connections]:
+                    await connection.disconnect(nowait=True)  # `pool.disconnect` waits for silent peers, and may raise
             raise RedisAway(text) from None
         if self.away:
             _LOG.info("redis answers again")
