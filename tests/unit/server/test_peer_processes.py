@@ -109,6 +109,7 @@ async def test_what_each_process_sees_is_counted_once() -> None:
         for metric, labels in (
             (declared.RELOADS_TOTAL, (("outcome", "applied"),)),
             (declared.KV_EVENT_RESTARTS_TOTAL, (("worker", "e0"),)),
+            (declared.KV_INDEX_DROPS_TOTAL, (("worker", "e0"),)),
             (declared.SHARED_EVENTS_TOTAL, received),
             (declared.SHARED_EVENTS_TOTAL, sent),
         ):
@@ -117,6 +118,7 @@ async def test_what_each_process_sees_is_counted_once() -> None:
     total = summed_metrics(first.metrics, first.peer_processes.reports())
     once = declared.RELOADS_TOTAL, declared.KV_EVENT_RESTARTS_TOTAL
     assert [total.total(each) for each in once] == [1, 1]
+    assert total.total(declared.KV_INDEX_DROPS_TOTAL) == 2, "each process loses other events"
     assert [total.value(declared.SHARED_EVENTS_TOTAL, each) for each in (received, sent)] == [1, 2]
 
 

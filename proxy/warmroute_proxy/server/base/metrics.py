@@ -43,15 +43,13 @@ _SEEN_BY_ALL: Final = frozenset(
     metric.name
     for metric in (
         declared.KV_EVENT_BATCHES_TOTAL,
-        declared.KV_EVENT_GAPS_TOTAL,
-        declared.KV_EVENT_BATCHES_REPLAYED_TOTAL,
         declared.KV_EVENT_RESTARTS_TOTAL,
-        declared.KV_INDEX_DROPS_TOTAL,
         declared.KV_BLOCKS_TOTAL,
         declared.RELOADS_TOTAL,
     )
 )
-"""Counters of events that each process of a proxy sees, so that the events count once."""
+"""Counters of events that each process of a proxy sees, so that the events count once. What a process loses is not among
+them."""
 
 _RECEIVED: Final = (declared.SHARED_EVENTS_TOTAL.name, (("result", "received"),))
 """The same: each process applies the events that one of them has received."""
