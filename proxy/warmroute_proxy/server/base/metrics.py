@@ -45,14 +45,19 @@ _SEEN_BY_ALL: Final = frozenset(
         declared.KV_EVENT_BATCHES_TOTAL,
         declared.KV_EVENT_RESTARTS_TOTAL,
         declared.KV_BLOCKS_TOTAL,
-        declared.RELOADS_TOTAL,
     )
 )
 """Counters of events that each process of a proxy sees, so that the events count once. What a process loses is not among
 them."""
 
-_RECEIVED: Final = (declared.SHARED_EVENTS_TOTAL.name, (("result", "received"),))
-"""The same: each process applies the events that one of them has received."""
+_ROWS_SEEN_BY_ALL: Final = frozenset(
+    {
+        (declared.SHARED_EVENTS_TOTAL.name, (("result", "received"),)),
+        (declared.RELOADS_TOTAL.name, (("outcome", "applied"),)),
+    }
+)
+"""The same, of single label sets: each process applies what one of them has received, and each config that is not
+refused."""
 
 _ERRORS: Final = (declared.PREDICTION_ERROR_RATIO, declared.OVERPREDICTION_RATIO, declared.UNDERPREDICTION_RATIO)
 
@@ -192,7 +197,7 @@ class Metrics:
         """Add the numbers of a predecessor or, if `beside`, of a process that ran at the same time."""
         for name, labels, value in state.counters:
             counter = self._counters.setdefault((name, labels), [0])
-            once = beside and (name in _SEEN_BY_ALL or (name, labels) == _RECEIVED)
+            once = beside and (name in _SEEN_BY_ALL or (name, labels) in _ROWS_SEEN_BY_ALL)
             counter[0] = max(counter[0], value) if once else counter[0] + value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
             histogram.add(counts, total)
