@@ -124,6 +124,24 @@ async def test_what_each_process_sees_is_counted_once() -> None:
     assert [total.value(declared.SHARED_EVENTS_TOTAL, each) for each in (received, sent)] == [1, 2]
 
 
+async def test_the_counters_of_a_worker_end_on_all_pages_when_the_first_process_drops_it() -> None:
+    shared_memory = SharedMemory(2)
+    processes = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    pages = [process.page() for process in processes]
+    for process, page in zip(processes, pages, strict=True):
+        for worker in ("e0", "e1"):
+            process.metrics.add(declared.KV_INDEX_DROPS_TOTAL, 1, (("worker", worker),))
+        page.publish()
+    rows = [f'warmroute_kv_index_drops_total{{worker="{worker}"}} 2' for worker in ("e0", "e1")]
+    assert [[row for row in page.render().splitlines() if "index_drops_total{" in row] for page in pages] == [rows] * 2
+    del processes[0].engines.by_id["e0"]
+    for at_s in (0.0, 1.0):
+        pages[0].publish()
+        found = [[row for row in page.render().splitlines() if "index_drops_total{" in row] for page in pages]
+        assert found == [rows[1:]] * 2
+        processes[0].engines.watching.observe_region(processes[0].engines.workers(), at_s)
+
+
 async def test_the_last_hour_is_that_of_all_processes_and_of_those_that_died() -> None:
     shared_memory = SharedMemory(2)
     first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)

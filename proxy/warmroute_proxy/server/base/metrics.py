@@ -47,8 +47,7 @@ _SEEN_BY_ALL: Final = frozenset(
         declared.KV_BLOCKS_TOTAL,
     )
 )
-"""Counters of events that each process of a proxy sees, so that the events count once. What a process loses is not among
-them."""
+"""Counters of events that each process of a proxy sees, so that the events count once. Each loses other events."""
 
 _ROWS_SEEN_BY_ALL: Final = frozenset(
     {

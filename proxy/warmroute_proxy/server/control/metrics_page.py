@@ -90,6 +90,9 @@ class MetricsPage:
         rows = peer_processes.reports()
         total = summed_metrics(self._metrics, rows)
         alive = [row for row in rows if peer_processes.alive(row)]
+        # Otherwise the sums of a worker fall when the first process drops it, which looks like a restart of counters.
+        present = [each for each in self._engines.workers() if all(each.engine in row.connections for row in alive)]
+        total.keep_workers([each.id for each in present])
         return page_of(total, self._gauges(alive), open_metrics=open_metrics)
 
     def _gauges(self, others: list[ProcessReport]) -> list[GaugeRow]:

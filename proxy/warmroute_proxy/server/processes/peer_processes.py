@@ -16,8 +16,8 @@ open requests no longer count as load.
 
 Each process publishes a report of itself in each sweep, mainly its metrics. Any process can answer an operator for all
 processes with the sum of the reports. The report of a killed process stays, and the process that replaces it continues
-its counters, so sums never fall. What a killed process has counted since its last sweep is lost from the metrics, but
-not from the ledger.
+its counters, so sums never fall. Once a process has dropped a worker, no page has that worker's counters. What a killed
+process has counted since its last sweep is lost from the metrics, but not from the ledger.
 """
 
 import logging
