@@ -62,8 +62,10 @@ def test_another_limit_makes_nobody_wait_longer_for_what_was_used(used: int, lim
     bucket.take(used, 0.0)
     owed_s = max(0, used - 600) / 10
     bucket.change(limit, 0.0)
-    assert bucket.remaining(0.0) == max(0, limit - used)
     assert bucket.wait_s(1, 0.0) <= owed_s + 60 / limit
+    assert bucket.remaining_and_reset_s(0.0)[1] == pytest.approx(used / 10)
+    bucket.change(600, 0.0)
+    assert bucket.remaining(0.0) == pytest.approx(max(0, 600 - used), abs=1), "lowered and raised, it gives nothing"
 
 
 def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:

@@ -82,10 +82,10 @@ class Bucket:
         self._at_s = now_s
 
     def change(self, limit: int, now_s: float) -> None:
-        """Use another limit. What was used still counts, but nothing has to wait longer for it than before."""
-        filled = self._filled(now_s)
-        least = min(0.0, filled * limit / self.limit)
-        self._level = min(max(filled + limit - self.limit, least), float(limit))
+        """Use another limit. The used share stays, so that the bucket is full as soon as it would have been, and a
+        limit that is lowered and raised again gives nothing.
+        """
+        self._level = self._filled(now_s) * limit / self.limit
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:
