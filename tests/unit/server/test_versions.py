@@ -148,6 +148,7 @@ async def test_a_region_of_other_versions_is_found_out_by_its_probe(caplog: pyte
 @pytest.mark.parametrize(
     ("status", "region", "logged"),
     [
+        (503, "west", "the proxy of region west is not ready (status 503)"),
         (404, None, "no proxy of Warmroute answers at the url of region 'west' (status 404)"),
         (503, "north", "the proxy of region 'north' answers at the url of region 'west' (status 503)"),
         (None, None, "region west does not answer at its url"),
@@ -173,7 +174,28 @@ async def test_why_a_region_is_down_is_logged_once_and_when_it_is_back(
         await peers.probe("west", router)
         peers.close()
     found = [record.message for record in caplog.records if "region" in record.message]
-    assert found == [f"{logged}: {found[0].partition(': ')[2]}", "region west answers again"]
+    assert found == [f"{logged}: {found[0].partition(': ')[2]}", "region west is ready again"]
+
+
+@pytest.mark.parametrize("later", [{"status": None}, {"status": 503, "body": {"region": "west"}}])
+async def test_a_region_that_starts_is_not_logged_as_ready_while_it_is_down(
+    later: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    answer: dict[str, Any] = {"status": 404, "body": {}}
+
+    def say(_: str) -> bytes:
+        return said(json.dumps(answer["body"]).encode(), answer["status"]) if answer["status"] else b""
+
+    async with listening(answering(say)) as url:
+        peers = Peers({"west": url}, 2.0, lambda: 0.0, forwards())
+        for changed in (answer, answer, later, later):
+            answer.update(changed)
+            await peers.probe("west", Router("east", [], [Peer("west", 0.03)]))
+        peers.close()
+    assert [record.message.partition(":")[0] for record in caplog.records if "region" in record.message] == [
+        "no proxy of Warmroute answers at the url of region 'west' (status 404)"
+    ]
 
 
 def test_a_region_of_two_releases_is_written_to_in_the_older_ones_version() -> None:

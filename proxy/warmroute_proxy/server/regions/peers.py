@@ -90,11 +90,13 @@ class Peers:
         found = json_object(body) or {}
         self._observe(region, found)
         problem = self._problem(region, status, found)
-        up = status == 200 and not found.get("elsewhere") and not problem
+        up = not problem
+        starts = self._starts(region) and (status in {0, 503} or bool(found.get("elsewhere")))
         if up:
             self.rtt_s[region] = self._clock() - began_s
         self._missed[region] = 0 if up else self._missed[region] + 1
-        self._report(region, problem)
+        if not starts:
+            self._report(region, problem)
         if status == 0 and region not in self.down:
             router.suspect_peer(region)
         else:
@@ -106,24 +108,27 @@ class Peers:
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _problem(self, region: str, status: int, ready: Mapping[str, Any]) -> str:
-        """The problem if no proxy of that region has answered with a version that this proxy reads; else empty."""
+        """Why nothing is forwarded to that region; empty if its proxy is ready."""
         there = spoken_by(ready)
         common = there.common()
         if status == 0:
-            silence = f"region {region} does not answer at its url: nothing is forwarded there"
-            return "" if self._starts(region) else silence
+            return f"region {region} does not answer at its url: nothing is forwarded there"
         if ready.get("region") != region:
             return stranger(region, status, ready)
         if common is None:
             return misunderstood(region, there)
         self.forwards.versions.found(region, common, self._clock())
+        if status != 200:
+            return f"the proxy of region {region} is not ready (status {status}): nothing is forwarded there"
+        if ready.get("elsewhere"):
+            return f"no engine of region {region} takes turns: nothing is forwarded there"
         return ""
 
     def _report(self, region: str, problem: str) -> None:
         """Log a region's problem once it has lasted for `MISSES` probes, unless it was logged last; and its end."""
         if not problem:
             if self._reported.pop(region, ""):
-                _LOG.info("region %s answers again", region)
+                _LOG.info("region %s is ready again", region)
         elif self._missed[region] >= MISSES and self._reported.get(region) != problem:
             self._reported[region] = problem
             _LOG.error("%s", problem)
