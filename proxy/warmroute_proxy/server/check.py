@@ -70,20 +70,21 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         tls_of(config.proxy)
     except TlsError as error:
         yield str(error)
-    loads: list[Callable[[], object]] = [lambda: load_secret(config.secret_file, environ)]
+    loads: dict[str, Callable[[], object]] = {"secret.file": lambda: load_secret(config.secret_file, environ)}
     if (database := config.database) is not None:
-        loads.append(lambda: load_dsn(database.dsn_file))
+        loads["ledger.dsn_file"] = lambda: load_dsn(database.dsn_file)
     if (redis := config.redis) is not None:
-        loads.append(lambda: load_redis_url(redis.url_file))
+        loads["redis.url_file"] = lambda: load_redis_url(redis.url_file)
     if (tracing := config.tracing) is not None:
-        loads.append(lambda: load_headers(tracing.headers_file))
+        loads["tracing.headers_file"] = lambda: load_headers(tracing.headers_file)
     for engine in config.own_engines:
-        loads += [partial(bearer, file) for file in (engine.key_file, engine.admin_key_file)]
-    for load in loads:
+        loads[f"engine {engine.id}: key_file"] = partial(bearer, engine.key_file)
+        loads[f"engine {engine.id}: admin_key_file"] = partial(bearer, engine.admin_key_file)
+    for key, load in loads.items():
         try:
             load()
         except SecretError as error:
-            yield str(error)
+            yield f"{key}: {error}"
 
 
 def _exposed(config: Config) -> Iterator[str]:

@@ -102,7 +102,7 @@ def load_redis_url(file: Path) -> str:
 
 def _load_url(file: Path, schemes: tuple[str, ...]) -> str:
     """The address of a store. Errors do not show the address, since it may contain a password."""
-    url = _text(file, "address", "utf-8")
+    url = _text(file, f"{schemes[0]} address", "utf-8")
     if url.partition("://")[0] not in schemes or len(url.split()) != 1:
         raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
     return url
@@ -137,7 +137,7 @@ def _shown(file: Path) -> str:
     missing = len(str(file.relative_to(there)))
     if missing <= MAX_SHOWN_CHARS or os.access(file, os.F_OK):
         return str(file)
-    return f"a file of {there} with a name of {missing} characters"
+    return f"a path of {missing} characters below {there}"
 
 
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
