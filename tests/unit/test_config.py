@@ -127,6 +127,8 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ("http://127.0.0.1:7001", "http://127.0.0.1:77001", 'engine[0].url: "http://127.0.0.1:77001" is not a URL: Port out of range 0-65535'),
         ("http://127.0.0.1:7001", "http://a:b@h:1", 'engine[0].url: "h:1" must be an address only: no user, query or fragment'),
         ("http://127.0.0.1:7001", "http://h:1?key=b", 'engine[0].url: "http://h:1" must be an address only: no user, query or fragment'),
+        ("http://127.0.0.1:7001", "http://h:1#b", 'engine[0].url: "http://h:1" must be an address only: no user, query or fragment'),
+        ("http://127.0.0.1:7001", "http://h:1?key=a@b", 'engine[0].url: "..." must be an address only: no user, query or fragment'),
         ("[ledger]", '[ledger]\ndsn_file = "postgresql://a:b@h/n"', "ledger.dsn_file: is an address: write the address into a file, and name the file here"),
         ('file = "secret"', 'file = "s://a:b"', "secret.file: is an address: write the address into a file, and name the file here"),
         ('kind = "openai"', 'kind = "openai"\nkey_file = "s://a:b"', "engine[2].key_file: is an address: write the address into a file, and name the file here"),

@@ -287,8 +287,9 @@ def shown(value: object) -> str:
 
 
 def _shown_url(value: str) -> str:
-    """An address as problems show it: without user, password and query."""
-    return shown(value.rpartition("@")[2].partition("?")[0])
+    """An address as problems show it: without user, password, query and fragment."""
+    head, *rest = re.split("[?#]", value, maxsplit=1)
+    return shown("..." if "@" in "".join(rest) else head.rpartition("@")[2])  # an unescaped password may have a `?`
 
 
 def _url_problem(value: str) -> str | None:
