@@ -75,6 +75,8 @@ class Watching:
         self.of_others: Callable[[], list[Raised]] = list
         """Returns what holds by what other processes of this proxy observe."""
 
+        self._present: set[str] = set()
+        self._evicted_tokens = 0
         self._repeats: Counter[str] = Counter()
         self._unknown_tokens = 0
         self._prompt_tokens = 0
@@ -165,11 +167,13 @@ class Watching:
         self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
         now = self._totals()
         evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, self._hits, strict=True)]
-        self._metrics.keep_workers(ids)
-        self._hits = self._totals()
+        if ids != self._present:  # then the totals fall
+            self._metrics.keep_workers(ids)
+            self._present, now = ids, self._totals()
+        self._hits, self._evicted_tokens = now, self._evicted_tokens + evicted
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted + unknown, reported_tokens, drops), now_s)
         self._observe_causes(ids, now_s)
-        lacking = self.shortage.sign(now[0], self._unix_clock())
+        lacking = self.shortage.sign(self._evicted_tokens, self._unix_clock())
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
     def _totals(self) -> tuple[int, int, int, int]:

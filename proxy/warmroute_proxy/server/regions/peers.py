@@ -89,14 +89,14 @@ class Peers:
             return
         found = json_object(body) or {}
         self._observe(region, found)
-        problem = self._problem(region, status, found)
+        level, problem = self._problem(region, status, found)
         up = not problem
         starts = self._starts(region) and (status in {0, 503} or bool(found.get("elsewhere")))
         if up:
             self.rtt_s[region] = self._clock() - began_s
         self._missed[region] = 0 if up else self._missed[region] + 1
         if not starts:
-            self._report(region, problem)
+            self._report(region, level, problem)
         if status == 0 and region not in self.down:
             router.suspect_peer(region)
         else:
@@ -107,31 +107,34 @@ class Peers:
         """Note whether a proxy of the right region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
-    def _problem(self, region: str, status: int, ready: Mapping[str, Any]) -> str:
-        """Why nothing is forwarded to that region; empty if its proxy is ready."""
+    def _problem(self, region: str, status: int, ready: Mapping[str, Any]) -> tuple[int, str]:
+        """Why nothing is forwarded to that region, empty if its proxy is ready. A problem that ends without a change of
+        a config or a version is a warning.
+        """
         there = spoken_by(ready)
         common = there.common()
         if status == 0:
-            return f"region {region} does not answer at its url: nothing is forwarded there"
+            return logging.WARNING, f"region {region} does not answer at its url: nothing is forwarded there"
         if ready.get("region") != region:
-            return stranger(region, status, ready)
+            return logging.ERROR, stranger(region, status, ready)
         if common is None:
-            return misunderstood(region, there)
+            return logging.ERROR, misunderstood(region, there)
         self.forwards.versions.found(region, common, self._clock())
         if status != 200:
-            return f"the proxy of region {region} is not ready (status {status}): nothing is forwarded there"
+            text = f"the proxy of region {region} is not ready (status {status}): nothing is forwarded there"
+            return logging.WARNING, text
         if ready.get("elsewhere"):
-            return f"no engine of region {region} takes turns: nothing is forwarded there"
-        return ""
+            return logging.WARNING, f"no engine of region {region} takes turns: nothing is forwarded there"
+        return logging.INFO, ""
 
-    def _report(self, region: str, problem: str) -> None:
+    def _report(self, region: str, level: int, problem: str) -> None:
         """Log a region's problem once it has lasted for `MISSES` probes, unless it was logged last; and its end."""
         if not problem:
             if self._reported.pop(region, ""):
                 _LOG.info("region %s is ready again", region)
         elif self._missed[region] >= MISSES and self._reported.get(region) != problem:
             self._reported[region] = problem
-            _LOG.error("%s", problem)
+            _LOG.log(level, "%s", problem)
 
     def sweep(self) -> None:
         for upstream in self.upstreams.values():
