@@ -6,7 +6,6 @@ library would send it.
 """
 
 import copy
-import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -115,7 +114,7 @@ EXPECT_TIMEOUT_S: Final = 5.0
 _TURNS: Final = ("/completions", "/messages", "/responses")
 
 _RAW_HEADER: Final = "x-stainless-raw-response"
-"""openai's own mark on a call: `true` under `with_raw_response`, `stream` under `with_streaming_response`."""
+"""openai's own mark on a call: `stream` under `with_streaming_response`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,10 +130,11 @@ class Call:
     """The body fields that the SDK added for this server, which may refuse them."""
     refused: tuple[Server, ...] = ()
     """Those of them for which the server may have refused the call."""
-    reads_raw: bool = False
     watch: Watch | None = None
     """None if the call has no usage."""
     answered: bool = False
+    read: Any = None
+    """The response, if its body was read before the library parsed it."""
     conversation: Conversation | None = None
     tip: int = 0
 
@@ -176,6 +176,8 @@ class Call:
         if self.watch is not None and not self.answered:
             self.watch.turn.failed = True
             self.watch.finished()
+        elif self.watch is not None and self.read is not None and self.watch.usage is None:
+            self.watch.read(self.read)  # the library has not parsed it
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 
@@ -290,7 +292,6 @@ class Observer:
             call.backend = backend_of(self._backend, call.base_url)
             body = body_of(options.json_data, options.extra_json)
             caller = lower_headers(client._client.headers, client._custom_headers, options.headers)
-            call.reads_raw = caller.get(_RAW_HEADER) == "true"
             turn = Turn(session=None, streamed=stream, model=str(body.get("model")))
             turn.keeping = Keeping(call.backend.ttl_s, call.backend.min_tokens)
             if (ahead := turns_ahead.get()) is not None:
@@ -322,7 +323,7 @@ class Observer:
             raise
 
     def answered(self, call: Call | None, response: Any) -> None:
-        """Note the head of a successful answer. Unless `response` is a stream, its body has been read."""
+        """Note the head of a successful answer."""
         if call is None:
             return
         call.answered = True
@@ -331,13 +332,12 @@ class Observer:
         with self.books.shelter():
             turn = call.watch.turn
             call.watch.attach(response)
+            call.read = response if response.is_closed else None
             for server in call.added:
                 SERVERS.learn(server, takes=True)
             home = printable(home_of(call.backend, response.headers) if call.backend else None, MAX_HOME_CHARS)
             receipt_id = printable(response.headers.get(headers.RECEIPT), MAX_RECEIPT_ID_CHARS)
             self.books.answered(turn, home, receipt_id)
-            if not turn.streamed and call.reads_raw:
-                call.watch.observe(_json(response.content))  # the caller may never parse it
 
     def _identify(
         self, call: Call, turn: Turn, caller: Mapping[str, object], body: Mapping[str, Any], *, is_turn: bool
@@ -401,13 +401,6 @@ class Observer:
                 added = self._telemetry.begun(turn)
                 if call.backend is WARMROUTE and "traceparent" not in caller:
                     call.add_headers(added)
-
-
-def _json(content: bytes) -> object:
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None
 
 
 def _observed(stream_cls: Any) -> Any:

@@ -23,12 +23,6 @@ class TurnStream(openai.Stream[T]):
         watch = watch_of(self.response)
         return watch.usage if watch else None
 
-    def close(self) -> None:
-        """Close the stream, whose turn ends even if no chunk was read."""
-        if watch := watch_of(self.response):
-            watch.finished()
-        super().close()
-
     def __stream__(self) -> Iterator[T]:
         chunks = cast("Generator[T]", super().__stream__())
         watch = watch_of(self.response)
@@ -37,8 +31,6 @@ class TurnStream(openai.Stream[T]):
                 if watch is None or not watch.withholds(chunk):
                     yield chunk
         finally:
-            if watch is not None:
-                watch.finished()
             chunks.close()
 
 
@@ -51,12 +43,6 @@ class AsyncTurnStream(openai.AsyncStream[T]):
         watch = watch_of(self.response)
         return watch.usage if watch else None
 
-    async def close(self) -> None:
-        """`TurnStream.close`, awaited."""
-        if watch := watch_of(self.response):
-            watch.finished()
-        await super().close()
-
     async def __stream__(self) -> AsyncIterator[T]:
         chunks = cast("AsyncGenerator[T]", super().__stream__())
         watch = watch_of(self.response)
@@ -65,8 +51,6 @@ class AsyncTurnStream(openai.AsyncStream[T]):
                 if watch is None or not watch.withholds(chunk):
                     yield chunk
         finally:
-            if watch is not None:
-                watch.finished()
             await chunks.aclose()
 
 

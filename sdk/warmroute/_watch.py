@@ -1,6 +1,12 @@
-"""Watches the answer of a turn while it is read: notes its usage, and tells which chunk the caller must not get."""
+"""Watches the answer of a turn while it is read: notes its usage, and tells which chunk the caller must not get.
 
-from collections.abc import Mapping
+The turn ends when the stream of httpx's response ends, is closed or is dropped, whatever the library makes of it.
+"""
+
+import json
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import cache
 from typing import Any, Final, cast
 
 from warmroute._books import Books
@@ -24,7 +30,16 @@ class Watch:
         self.usage: Mapping[str, Any] | None = None
 
     def attach(self, response: Any) -> None:
+        """Watch a response, and read along if its body has not been read."""
         response.extensions[_EXTENSION] = self
+        if not response.is_closed:
+            response.stream = _stream_class(type(response.stream))(response.stream, AnswerBytes(self, response.headers))
+
+    def read(self, response: Any) -> None:
+        """Note the usage in a body that was read before the turn was watched, and end the turn."""
+        answer = AnswerBytes(self, {"content-type": response.headers.get("content-type", "")})
+        answer.feed(response.content)
+        answer.end()
 
     def observe(self, data: object) -> None:
         """Note the usage in parsed data, which is a whole answer or an event of a stream. Later counts replace earlier
@@ -67,3 +82,111 @@ def receipt_of(answer: object) -> Receipt | None:
         if isinstance(receipt, Mapping):
             return cast("Receipt", receipt)
     return None
+
+
+# `AnswerBytes` finds the usage in the bytes of an answer: a whole JSON answer, or a stream of events.
+#
+# Of a stream, only events with the word `usage` are parsed. Bytes in encodings that zlib cannot unpack are not read.
+
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""A whole answer, or an event of a stream, that is longer is not searched for usage."""
+
+ZLIB: Final = ("gzip", "deflate")
+_ANY_HEADER: Final = zlib.MAX_WBITS | 32
+
+
+class AnswerBytes:
+    """Collects an answer's bytes until its usage is known."""
+
+    def __init__(self, watch: Watch, headers: Mapping[str, str]) -> None:
+        encoding = headers.get("content-encoding", "").strip().lower()
+        self._watch = watch
+        self._unpack = zlib.decompressobj(_ANY_HEADER) if encoding in ZLIB else None
+        self._is_stream = "event-stream" in headers.get("content-type", "")
+        self._rest = bytearray()
+        self._reads = encoding in ("", "identity", *ZLIB)
+        self._ended = False
+
+    def feed(self, chunk: bytes) -> None:
+        """Add the next bytes of the answer. Never raises."""
+        if not self._reads:
+            return
+        try:
+            self._rest += self._unpack.decompress(chunk) if self._unpack is not None else chunk
+            if self._is_stream:
+                self._events()
+        except zlib.error:
+            self._reads = False
+        if len(self._rest) > MAX_ANSWER_BYTES:
+            self._reads = False
+            self._rest.clear()
+
+    def end(self) -> None:
+        """Note that the answer was read to its end or dropped. Later calls do nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._reads and self._is_stream:
+            self._rest += b"\n"
+            self._events()
+        elif self._reads:
+            self._observe(bytes(self._rest))
+        self._reads = False
+        self._rest.clear()
+        self._watch.finished()
+
+    def _events(self) -> None:
+        *lines, rest = bytes(self._rest).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:") and b"usage" in line:
+                self._observe(line[5:])
+        self._rest = bytearray(rest)
+
+    def _observe(self, data: bytes) -> None:
+        try:
+            found = json.loads(data)
+        except ValueError:
+            return
+        self._watch.observe(found[-1] if isinstance(found, list) and found else found)
+
+
+class _Stream:
+    """The stream of an answer, for synchronous and asynchronous clients. It passes each chunk to an `AnswerBytes`."""
+
+    def __init__(self, stream: Any, answer: AnswerBytes) -> None:
+        self._stream = stream
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for chunk in self._stream:
+                self._answer.feed(chunk)
+                yield chunk
+        finally:
+            self._answer.end()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                self._answer.feed(chunk)
+                yield chunk
+        finally:
+            self._answer.end()
+
+    def close(self) -> None:
+        self._answer.end()
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        self._answer.end()
+        await self._stream.aclose()
+
+    def __del__(self) -> None:
+        self._answer.end()
+
+
+@cache
+def _stream_class(kind: type) -> Any:
+    """The class of an observed stream that takes the place of one of class `kind`: httpx and httpx2 require theirs."""
+    bases = [each for each in kind.__mro__ if each.__name__ in ("SyncByteStream", "AsyncByteStream")]
+    return type(_Stream.__name__, (_Stream, *bases), {})

@@ -7,9 +7,7 @@ library reads them. A stream has usage only if the library asks for it.
 
 import asyncio
 import json
-import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final
@@ -19,77 +17,13 @@ from warmroute._cache import CacheView
 from warmroute._guard import Guard
 from warmroute._observer import Call, Observer, is_turn_path, options_of
 from warmroute._redirects import has_left, note
-from warmroute._watch import Watch
-
-# `AnswerBytes` finds the usage in the bytes of an answer: a whole JSON answer, or a stream of events.
-#
-# Of a stream, only events with the word `usage` are parsed. The server is offered only encodings that zlib can unpack
-# (`plain_encodings`).
-
-MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
-"""A whole answer, or an event of a stream, that is longer is not searched for usage."""
-
-_ZLIB: Final = ("gzip", "deflate")
-_ANY_HEADER: Final = zlib.MAX_WBITS | 32
-
-
-class AnswerBytes:
-    """Collects an answer's bytes until its usage is known."""
-
-    def __init__(self, watch: Watch, headers: Mapping[str, str]) -> None:
-        encoding = headers.get("content-encoding", "").strip().lower()
-        self._watch = watch
-        self._unpack = zlib.decompressobj(_ANY_HEADER) if encoding in _ZLIB else None
-        self._is_stream = "event-stream" in headers.get("content-type", "")
-        self._rest = bytearray()
-        self._ended = encoding not in ("", "identity", *_ZLIB)
-
-    def feed(self, chunk: bytes) -> None:
-        """Add the next bytes of the answer. Never raises."""
-        if self._ended:
-            return
-        try:
-            self._rest += self._unpack.decompress(chunk) if self._unpack is not None else chunk
-            if self._is_stream:
-                self._events()
-        except zlib.error:
-            self._ended = True
-        if len(self._rest) > MAX_ANSWER_BYTES:
-            self._ended = True
-            self._rest.clear()
-
-    def end(self) -> None:
-        """Note that the answer was read to its end or dropped. Later calls do nothing."""
-        if self._ended:
-            return
-        self._ended = True
-        if self._is_stream:
-            self._rest += b"\n"
-            self._events()
-        else:
-            self._observe(bytes(self._rest))
-        self._rest.clear()
-        self._watch.finished()
-
-    def _events(self) -> None:
-        *lines, rest = bytes(self._rest).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:") and b"usage" in line:
-                self._observe(line[5:])
-        self._rest = bytearray(rest)
-
-    def _observe(self, data: bytes) -> None:
-        try:
-            found = json.loads(data)
-        except ValueError:
-            return
-        self._watch.observe(found[-1] if isinstance(found, list) and found else found)
+from warmroute._watch import ZLIB
 
 
 def plain_encodings(accepted: str) -> str:
     """The encodings of `accept-encoding` that `AnswerBytes` can unpack; `identity` if it can unpack none."""
     names = map(str.strip, accepted.split(","))
-    return ", ".join(name for name in names if name.partition(";")[0] in _ZLIB) or "identity"
+    return ", ".join(name for name in names if name.partition(";")[0] in ZLIB) or "identity"
 
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -126,7 +60,7 @@ class Transport:
             if call.retry_as_given(response.status_code):
                 response.close()
                 response = inner.handle_request(request)
-            self._answered(call, response, _stream_class(_library(request), "SyncByteStream"))
+            self._answered(call, response)
             return response
         finally:
             call.ended()
@@ -143,7 +77,7 @@ class Transport:
             if call.retry_as_given(response.status_code):
                 await response.aclose()
                 response = await inner.handle_async_request(request)
-            self._answered(call, response, _stream_class(_library(request), "AsyncByteStream"))
+            self._answered(call, response)
             return response
         finally:
             call.ended()
@@ -212,19 +146,13 @@ class Transport:
             # A client, as `Observer.begin` reads it. Its headers are empty, because the options have all headers.
             client = SimpleNamespace(base_url=_base_url(url, path), _custom_headers={}, _client=_NO_HEADERS)
             call = self._observer.begin(client, options, stream=streamed, stream_cls=None)
-            call.reads_raw = False  # `AnswerBytes` sees the bytes even if the caller parses the answer
             return call, _sent(request, call, body)
         return None
 
-    def _answered(self, call: Call, response: Any, stream_class: Any) -> None:
-        if response.status_code >= 300:
-            return
-        call.field_refused()
-        self._observer.answered(call, response)
-        if call.watch is not None:
-            with self._observer.books.shelter():
-                answer = AnswerBytes(call.watch, response.headers)
-                response.stream = stream_class(response.stream, answer)
+    def _answered(self, call: Call, response: Any) -> None:
+        if response.status_code < 300:
+            call.field_refused()
+            self._observer.answered(call, response)
 
 
 def transport(
@@ -245,7 +173,9 @@ def transport(
 
 
 def _library(request: Any) -> Any:
-    return import_module(type(request).__module__.partition(".")[0])
+    """httpx or httpx2, also for a subclass of its request."""
+    names = (kind.__module__.partition(".")[0] for kind in type(request).__mro__)
+    return import_module(next(name for name in names if name in ("httpx", "httpx2")))
 
 
 def _gemini_model(path: str) -> str:
@@ -269,50 +199,3 @@ def _sent(request: Any, call: Call, body: dict[str, Any]) -> Any:
     content = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     head = {name: value for name, value in request.headers.items() if name != "content-length"}
     return type(request)(request.method, request.url, headers=head, content=content, extensions=request.extensions)
-
-
-@cache
-def _stream_class(library: Any, kind: str) -> Any:
-    """The class of an observed stream, for a library that requires its own class `kind`."""
-    made = _SyncStream if kind == "SyncByteStream" else _AsyncStream
-    return type(made.__name__, (made, getattr(library, kind)), {})
-
-
-class _SyncStream:
-    """The stream of an answer. It passes each chunk to an `AnswerBytes`."""
-
-    def __init__(self, stream: Any, answer: AnswerBytes) -> None:
-        self._stream = stream
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for chunk in self._stream:
-                self._answer.feed(chunk)
-                yield chunk
-        finally:
-            self._answer.end()
-
-    def close(self) -> None:
-        self._answer.end()
-        self._stream.close()
-
-
-class _AsyncStream:
-    """`_SyncStream`, for asynchronous clients."""
-
-    def __init__(self, stream: Any, answer: AnswerBytes) -> None:
-        self._stream = stream
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._stream:
-                self._answer.feed(chunk)
-                yield chunk
-        finally:
-            self._answer.end()
-
-    async def aclose(self) -> None:
-        self._answer.end()
-        await self._stream.aclose()

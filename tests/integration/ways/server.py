@@ -22,6 +22,7 @@ class Vendor:
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.gzips = False
+        self.breaks = False
         self.refuses = ""
         self.url = ""
 
@@ -52,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         answers = next(make for end, make in DIALECTS.items() if end in path)
         answered = any(message.get("role") == "tool" for message in body.get("messages", ()))
         events = answers(streamed, has_tools=bool(body.get("tools")) and not answered)
+        if self.vendor.breaks:
+            events[1:] = [{"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}]
         if streamed:
             lines = [
                 (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"

@@ -5,6 +5,7 @@ Each is asked the same: the report is right, the session goes out, a break is fo
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -283,6 +284,27 @@ def test_the_transport_reads_along(vendor: Vendor, library: Any, is_async: bool,
     assert "idempotency-key" not in vendor.last[1], "the library could not repeat it"
     expect_report(transport.cache.report(), 2)
     assert transport.cache.guard.repairs == {"sort-tools": 1}
+
+
+@pytest.mark.parametrize("ending", ["left", "left at once", "error"])
+def test_a_session_is_kept_warm_after_a_stream_that_was_not_read_to_its_end(
+    vendor: Vendor, runs: Runs, ending: str
+) -> None:
+    client = warmroute.wrap(runs.made("anthropic", vendor.url), session="s")
+    asked = [*ASK, {"role": "assistant", "content": "hi"}, *ASK]
+    create = partial(client.messages.create, model="claude-sonnet-4-5", max_tokens=9)
+    create(messages=ASK)
+    vendor.breaks = ending == "error"
+    stream = create(messages=asked, stream=True)
+    if ending == "error":
+        with pytest.raises(anthropic.APIStatusError):
+            list(stream)
+    elif ending == "left":
+        next(stream)
+    stream.close()
+    ping = warmroute.cache_of(client).books.ping_of("s")
+    assert ping is not None
+    assert ping.arguments.get("messages") == (ASK if ending == "left at once" else asked)
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])

@@ -137,3 +137,56 @@ def test_a_failed_call_has_a_span_with_any_server_and_any_traceparent() -> None:
     program = EXPORTED + CALLS + ELSEWHERE
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-2:] == ["ERROR", "ERROR ERROR"], done.stderr
+
+
+ENDINGS = """
+import gc
+def reply(request):
+    if b'"stream":true' not in request.content:
+        return httpx.Response(200, **whole)
+    choices = [{"index": 0, "delta": {"content": "hi"}}]
+    chunk = {**answer, "object": "chat.completion.chunk", "choices": choices, "usage": None}
+    events = [b"data: " + json.dumps(chunk).encode() + b"\\n\\n"] * 3
+    return httpx.Response(200, content=iter([*events, b"data: [DONE]\\n\\n"]),
+                          headers={"content-type": "text/event-stream"})
+http = httpx.Client(transport=httpx.MockTransport(reply))
+client = warmroute.OpenAI(api_key="k", base_url="http://proxy/v1", telemetry=True, http_client=http, max_retries=0)
+chat, given = client.chat.completions, {"model": "m", "messages": messages}
+def reads(made, read):
+    with made as found:
+        read(found)
+JSON, HTML = {"json": answer}, {"html": "<html>"}
+BROKEN = {"text": "{", "headers": {"content-type": "application/json"}}
+endings = [
+    ("raw", JSON, lambda: chat.with_raw_response.create(**given)),
+    ("raw, read", JSON, lambda: reads(chat.with_streaming_response.create(**given), lambda found: found.read())),
+    ("lines", JSON, lambda: reads(chat.with_streaming_response.create(**given, stream=True),
+                                  lambda found: list(found.iter_lines()))),
+    ("left at once", JSON, lambda: reads(chat.stream(**given), id)),
+    ("left", JSON, lambda: reads(chat.stream(**given), next)),
+    ("dropped", JSON, lambda: chat.create(**given, stream=True)),
+    ("response", JSON, lambda: client.post("/chat/completions", body=given, cast_to=httpx.Response)),
+    ("text", JSON, lambda: client.post("/chat/completions", body=given, cast_to=str)),
+    ("html", HTML, lambda: chat.create(**given)),
+    ("broken", BROKEN, lambda: chat.create(**given)),
+]
+for name, whole, call in endings:
+    exporter.clear()
+    try:
+        call()
+    except ValueError:
+        pass
+    gc.collect()
+    [span] = exporter.get_finished_spans() or [None]
+    if span is None or (name in ("raw", "raw, read", "response", "text")) != (
+            span.attributes.get("gen_ai.usage.input_tokens") == 5):
+        print("wrong:", name, span and dict(span.attributes))
+"""
+
+
+def test_a_turn_has_a_span_whatever_becomes_of_its_answer() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXPORTED + CALLS + ENDINGS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrong" not in done.stdout
