@@ -251,7 +251,7 @@ class Observer:
         """The calls that `client.cache` makes."""
         base_url = str(client.base_url)
         backend = backend_of(self._backend, base_url)
-        root = "" if base_url.rstrip("/").endswith("/v1") else "/v1"  # anthropic's address has no version
+        root = "" if hasattr(type(client), "chat") else "/v1"  # anthropic's own paths begin with the version
 
         def expect(session: str | None, word: str) -> Callable[[], Any] | None:
             key = self._named() if session is None else checked_key(session)
