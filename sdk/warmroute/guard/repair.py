@@ -295,10 +295,21 @@ def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remem
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
         return None
-    current = {tool_name(tool): tool for tool in tools}
-    sent = zip(before.roles, before.raw, strict=True)  # several tools may have one name, such as `mcp`
-    kept_tools = [tool if tool in tools else current.get(name, tool) for name, tool in sent]
-    return {**body, "tools": [*kept_tools, *(tool for tool in tools if tool_name(tool) not in before.roles)]}
+    now, sent = [_tool_key(tool) for tool in tools], [_tool_key(tool) for tool in before.raw]
+    kept_tools = list[Any]()
+    for tool, key in zip(before.raw, sent, strict=True):
+        if tool in tools or key not in now:
+            kept_tools.append(tool)
+        elif now.count(key) == sent.count(key) == 1:
+            kept_tools.append(tools[now.index(key)])
+        else:
+            return None  # several tools have this name, and any of them may be the changed one
+    return {**body, "tools": [*kept_tools, *(tool for tool in tools if tool not in kept_tools)]}
+
+
+def _tool_key(tool: object) -> tuple[str, object]:
+    """What tells tools apart: the name, and the server's label, since all servers of Responses are named `mcp`."""
+    return tool_name(tool), tool.get("server_label") if isinstance(tool, dict) else None
 
 
 def _schemas_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:

@@ -71,6 +71,24 @@ def test_a_tool_whose_definition_changed_is_sent_as_it_is_now() -> None:
     assert [use.cause for use in found.uses] == [Cause.TOOL_SET]
 
 
+A, CHANGED, B = ({"type": "mcp", "server_label": label, "server_url": url} for label, url in ("aA", "aX", "bB"))
+X, Y, Z = ({"type": "mcp", "server_url": url} for url in "XYZ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "now", "kept"),
+    [
+        ([A, B, WEB], [B, WEB], [A, B, WEB]),
+        ([A, B, WEB], [CHANGED, B], [CHANGED, B, WEB]),
+        ([X, Y], [Y, Z, X], [X, Y, Z]),
+        ([X, Y], [Z], [Z]),
+    ],
+)
+def test_tools_that_share_a_name_are_told_apart(sent: list[Any], now: list[Any], kept: list[Any]) -> None:
+    found = second({**BEFORE, "tools": sent}, {**NEXT_TURN, "tools": now}, Rule.APPEND_ONLY_TOOLS, Rule.SORT_TOOLS)
+    assert found.body["tools"] == kept
+
+
 def test_a_time_of_day_is_not_frozen() -> None:
     before = with_system(TODAY, "2026-11-20 09:15")
     now = with_system(TODAY, "2026-11-20 09:16")
