@@ -133,6 +133,7 @@ class Memory:
         # A counted prompt stays until the one that continues it is counted, too, because that call may fail.
         if before is not None and reading.broken is None and before in prompts and (counts or not before.tokens):
             prompts.remove(before)
+        reading.prompt.continues = before is not None and (before.continues or before.tokens > 0)
         prompts.appendleft(reading.prompt)
         if len(prompts) > 1 and (same := reading.prompt.settings) == prompts[1].settings:
             reading.prompt.settings = same
@@ -154,8 +155,8 @@ class Memory:
                 return
 
     def main(self, key: str) -> Prompt | None:
-        """The newest prompt of a session's largest lineage. Prompts whose calls brought no count are left out, unless
-        there are no others.
+        """The newest prompt that continues an earlier one; if there is none, that of the session's largest lineage.
+        Prompts whose calls brought no count are left out, unless there are no others.
         """
         remembered, found = self._sessions.get(key), list[Prompt]()
         if remembered is None:
@@ -163,7 +164,8 @@ class Memory:
         for prompt in remembered.prompts:
             if (prompt.tokens or not prompt.ended) and not any(related(prompt, newer) for newer in found):
                 found.append(prompt)
-        return max(found or remembered.prompts, key=lambda prompt: prompt.size, default=None)
+        largest = max(found or remembered.prompts, key=lambda prompt: prompt.size, default=None)
+        return next((prompt for prompt in found if prompt.continues), largest)
 
     def save(self, key: str) -> dict[str, Any]:
         """A session as JSON: digests, sizes, roles, names of tools, dates in the system text, and `moved` text."""

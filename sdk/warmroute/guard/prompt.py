@@ -88,6 +88,8 @@ class Prompt:
     """Digests of the system text by `volatile.marks`, for comparisons after the text is dropped."""
     tokens: int = 0
     """The server's token count of the prompt; 0 if it is unknown."""
+    continues: bool = False
+    """Whether the prompt continues one that the server has counted, as those of a main loop do."""
     ended: bool = False
     """Whether the prompt's call has ended, with a count or without one."""
     sent_s: float = 0.0

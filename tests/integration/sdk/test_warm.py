@@ -150,6 +150,14 @@ def test_the_last_prompt_of_the_main_loop_that_was_answered_is_pinged(driver: "D
     assert client.cache.guard.counts == {}
 
 
+def test_a_sub_agent_is_not_pinged_for_its_larger_prompt(driver: "Driver") -> None:
+    client = driver.client(session="s")
+    agent = [{"role": "system", "content": "Explore."}, {"role": "user", "content": "find " * 9000}]
+    for messages, tools in (([SYSTEM, ASK], TOOLS), ([SYSTEM, ASK, ASK], TOOLS), (agent, [])):
+        driver.run(client.chat.completions.create(model="m", messages=messages, tools=tools))
+    assert client.cache.books.ping_of("s").arguments["messages"] == [SYSTEM, ASK, ASK]
+
+
 def test_a_session_without_an_answer_has_no_ping_and_a_reason(driver: "Driver") -> None:
     client = driver.client(session="other")
     driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
