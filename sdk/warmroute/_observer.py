@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
-from warmroute._guard import Guard, PrefixBroken
+from warmroute._guard import Guard, Mode, PrefixBroken
 from warmroute._outgoing import (
     SERVERS,
     USAGE_FIELD,
@@ -264,6 +264,16 @@ class Observer:
             return lambda: client.post(root + EXPECT_PATH, cast_to=type(None), options=given)
 
         return Callers(lambda path: client.get(root + path, cast_to=object), ahead_of(client, backend), expect)
+
+    def has(self, session: str | None, guard: Guard, backend: str | None, base_url: str) -> bool:
+        """Whether these options, as far as they are not the defaults, are those of the observer."""
+        mine = self.books.guard
+        return (
+            session in (None, self._pinned or self._default)
+            and guard.mode in (Mode.WARN, mine.mode)
+            and guard.rules in ((), mine.rules)
+            and (backend is None or backend_of(backend, base_url) is backend_of(self._backend, base_url))
+        )
 
     def _named(self) -> str | None:
         block = current()

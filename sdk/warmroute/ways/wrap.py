@@ -58,12 +58,13 @@ def wrap(
 
     For openai and anthropic, the result is a new object that shares the connections of `client`. For google-genai and
     mistralai, it is `client` itself; asynchronous calls of google-genai then use httpx instead of aiohttp. `cache_of`
-    returns the observations of the result. Any other object raises `TypeError`, and options for a client that is
-    wrapped already raise `ValueError`.
+    returns the observations of the result. Any other object raises `TypeError`, and a client that is wrapped already,
+    with other options, raises `ValueError`.
     """
-    if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
-        if (session, guard, repair, backend) != (None, "warn", None, None):
-            raise ValueError("this client is wrapped already, so it cannot get other options; wrap the original client")
+    wrapped = client._observer if isinstance(client, (Calls, AsyncCalls)) else getattr(client, _MARK, None)
+    if isinstance(wrapped, Observer):
+        if not wrapped.has(session, Guard(guard, repair), backend, str(getattr(client, "base_url", ""))):
+            raise ValueError("this client is wrapped already, with other options: wrap a new client")
         return client
     observer = Observer(session, Guard(guard, repair), backend)
     if all(hasattr(client, name) for name in ("request", "_process_response", "_process_response_data", "base_url")):

@@ -149,8 +149,12 @@ def test_a_wrapped_client_is_of_its_type_and_reports(vendor: Vendor, runs: Runs,
     expect_report(warmroute.cache_of(client).report(), 2)
     runs.finished(call(client.with_options(session="of the copy"), streamed, True))
     assert vendor.last[1]["x-session-affinity"] == "of the copy"
-    with pytest.raises(ValueError, match="wrapped already"):
-        warmroute.wrap(client, session="other")
+    same: list[dict[str, Any]] = [{"session": "s"}, {"repair": ()}, {"repair": "sort-tools"}, {"backend": "warmroute"}]
+    assert all(warmroute.wrap(client, **options) is client for options in same)
+    others: list[dict[str, Any]] = [{"session": "other"}, {"guard": "off"}, {"repair": "safe"}, {"backend": "openai"}]
+    for options in others:
+        with pytest.raises(ValueError, match="wrapped already, with other options"):
+            warmroute.wrap(client, **options)
 
 
 @CASES
@@ -322,6 +326,17 @@ def test_the_transport_below_may_have_a_stream_class_of_its_own(library: Any, is
     path, body = BODIES["chat"]
     assert post(library, is_async, transport, f"http://server{path}", body).status_code == 200
     assert transport.cache.report().prompt_tokens == 3
+
+
+def test_the_transport_takes_requests_of_a_subclass(vendor: Vendor) -> None:
+    class Request(httpx.Request):
+        pass
+
+    path, body = BODIES["chat"]
+    transport = warmroute.transport(session="s")
+    with httpx.Client(transport=transport) as client:
+        assert client.send(Request("POST", vendor.url + path, json=body)).status_code == 200
+    expect_report(transport.cache.report(), 1)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
