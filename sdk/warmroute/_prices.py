@@ -1,10 +1,9 @@
 """Estimated prices of models whose server sends no prices, USD per million tokens, as of November 2026.
 
-A row is for the model of that name, after its last slash and without a date, `-latest` or `-preview` at its end. Any
-other ending, such as `-pro` or `-mini`, may have another price. For turns with a receipt (`usage.warmroute`), the
-receipt's rates are used instead. Source:
-`model_prices_and_context_window_backup.json` of LiteLLM 1.106.2, whose numbers are from the vendors' pages. The row
-`deepseek-v3.1` is from DeepSeek's page.
+A row is for the model of that name, after its last slash and without a date, `-latest`, `-preview`, `@default`, `-fp8`
+or `-nvfp4` at its end. Any other ending, such as `-pro` or `-mini`, may have another price. For turns with a receipt
+(`usage.warmroute`), the receipt's rates are used instead. Source: `model_prices_and_context_window_backup.json` of
+LiteLLM 1.106.2, whose numbers are from the vendors' pages. The row `deepseek-v3.1` is from DeepSeek's page.
 """
 
 import math
@@ -58,6 +57,7 @@ class Price(NamedTuple):
 
 _PRICES: Final = {
     "gpt-5.1": Price(1.25, 0.125, 10.0),
+    "gpt-5.1-chat": Price(1.25, 0.125, 10.0),
     "gpt-5.1-codex": Price(1.25, 0.125, 10.0),
     "gpt-5.1-codex-max": Price(1.25, 0.125, 10.0),
     "gpt-5.4": Price(2.50, 0.25, 15.0, long_tokens=272_000),
@@ -65,6 +65,7 @@ _PRICES: Final = {
     "claude-opus-5": Price(5.0, 0.5, 25.0, 1.25),
     "claude-opus-4-5": Price(5.0, 0.5, 25.0, 1.25),
     "claude-sonnet-4": Price(3.0, 0.3, 15.0, 1.25, long_tokens=200_000),
+    "claude-sonnet-4-0": Price(3.0, 0.3, 15.0, 1.25, long_tokens=200_000),
     "claude-sonnet-4-5": Price(3.0, 0.3, 15.0, 1.25, long_tokens=200_000),
     "claude-sonnet-4-6": Price(3.0, 0.3, 15.0, 1.25),
     "claude-sonnet-5": Price(2.0, 0.2, 10.0, 1.25),
@@ -81,7 +82,7 @@ _PRICES: Final = {
 }
 
 
-_VERSION: Final = re.compile(r"(?:-latest|-preview)?(?:[-@]\d{2}[\d-]{1,8})?$")
+_VERSION: Final = re.compile(r"(?:-latest|-preview)?(?:[-@]\d{2}[\d-]{1,8}|@default|-fp8|-nvfp4)?$")
 
 
 def price_of(model: str) -> Price | None:

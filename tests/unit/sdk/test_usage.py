@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from warmroute._prices import price_of
 from warmroute._usage import measure
 from warmroute.contract.usage import Counts, Tokens, counts_of, tokens_of, usage_in
 
@@ -90,6 +91,20 @@ def test_a_turn_without_a_receipt_is_priced_by_the_table(model: str, usage: dict
     assert found.is_estimated
     assert found.amounts_nanousd.cost == cost_nanousd
     assert found.amounts_nanousd.saved == found.amounts_nanousd.listed - cost_nanousd
+
+
+@pytest.mark.parametrize(
+    ("alias", "model"),
+    [
+        ("claude-sonnet-4-0", "claude-sonnet-4"),
+        ("claude-opus-4-5@default", "claude-opus-4-5"),
+        ("gpt-5.1-chat-latest", "gpt-5.1"),
+        ("kimi-k2.5-nvfp4", "kimi-k2.5"),
+        ("moonshotai/Kimi-K2.5-FP8", "kimi-k2.5"),
+    ],
+)
+def test_an_alias_has_the_price_of_its_model(alias: str, model: str) -> None:
+    assert price_of(alias) == price_of(model) is not None
 
 
 @pytest.mark.parametrize(
