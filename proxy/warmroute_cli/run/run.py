@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
@@ -76,8 +76,10 @@ class Settings:
         return "\n".join([*lines, shlex.join(self.command)])
 
 
-def settings_of(program: Program, target: Target, folder: Path, git: str) -> Settings:
-    """The settings of a program. `git`: the file with the user's Git settings."""
+def settings_of(program: Program, target: Target, folder: Path, git: Sequence[str]) -> Settings:
+    """The settings of a program. `git`: the files with the user's Git settings. Several are included in one file."""
+    several = {folder / "gitconfig": "".join(f'[include]\n\tpath = "{_escaped(path)}"\n' for path in git)}
+    needs_file = len(git) > 1 and "$git" in program.environment.values()
     values = {
         "root": target.root,
         "base_url": f"{target.root}/v1",
@@ -86,13 +88,16 @@ def settings_of(program: Program, target: Target, folder: Path, git: str) -> Set
         "context": str(target.context),
         "session": target.session,
         "folder": str(folder),
-        "git": git,
+        "git": git[0] if len(git) == 1 else str(folder / "gitconfig"),
     }
     escaped = {name: _escaped(value) for name, value in values.items()}
     return Settings(
         environment={name: Template(text).substitute(values) for name, text in program.environment.items()},
         cleared=program.cleared,
-        files={folder / name: Template(text).substitute(escaped) for name, text in program.files.items()},
+        files={
+            **{folder / name: Template(text).substitute(escaped) for name, text in program.files.items()},
+            **(several if needs_file else {}),
+        },
         command=(program.command, *(Template(text).substitute(values) for text in program.arguments)),
     )
 
@@ -227,12 +232,12 @@ def _settings(arguments: Namespace, program: Program, root: str, key: str) -> Se
     return replace(found, command=(*found.command, *arguments.passed))
 
 
-def git_settings(environ: Mapping[str, str], home: Path) -> str:
-    """The file with the user's Git settings, for programs that get another home."""
+def git_settings(environ: Mapping[str, str], home: Path) -> list[str]:
+    """The files with the user's Git settings, in Git's order, for programs that get another home."""
     if given := environ.get("GIT_CONFIG_GLOBAL"):
-        return given
+        return [given]
     plain, other = home / ".gitconfig", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "git" / "config"
-    return str(other if other.exists() and not plain.exists() else plain)
+    return [str(path) for path in (other, plain) if path.exists()] or [str(plain)]
 
 
 def _folder(arguments: Namespace) -> Path:

@@ -30,7 +30,7 @@ TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "s
 
 
 def settings(name: str, folder: Path, target: Target = TARGET) -> Settings:
-    return settings_of(PROGRAMS[name], target, folder, "/home/somebody/.gitconfig")
+    return settings_of(PROGRAMS[name], target, folder, ["/home/somebody/.gitconfig"])
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -124,21 +124,34 @@ def test_what_aider_reads_last_names_the_proxy_as_a_repository_may_have_a_file_o
 @pytest.mark.parametrize(
     ("files", "environ", "git"),
     [
-        ([], {}, ".gitconfig"),
-        ([".config/git/config"], {}, ".config/git/config"),
-        ([".config/git/config", ".gitconfig"], {}, ".gitconfig"),
-        (["xdg/git/config"], {"XDG_CONFIG_HOME": "xdg"}, "xdg/git/config"),
-        ([".gitconfig"], {"GIT_CONFIG_GLOBAL": "mine"}, "mine"),
+        ([], {}, [".gitconfig"]),
+        ([".config/git/config"], {}, [".config/git/config"]),
+        ([".config/git/config", ".gitconfig"], {}, [".config/git/config", ".gitconfig"]),
+        (["xdg/git/config"], {"XDG_CONFIG_HOME": "xdg"}, ["xdg/git/config"]),
+        ([".gitconfig"], {"GIT_CONFIG_GLOBAL": "mine"}, ["mine"]),
     ],
 )
 def test_a_program_with_another_home_keeps_the_users_git_settings(
-    files: list[str], environ: dict[str, str], git: str, tmp_path: Path
+    files: list[str], environ: dict[str, str], git: list[str], tmp_path: Path
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     given = {name: str(tmp_path / value) for name, value in environ.items()}
-    assert git_settings(given, tmp_path) == str(tmp_path / git)
+    assert git_settings(given, tmp_path) == [str(tmp_path / name) for name in git]
+
+
+def test_git_reads_both_files_of_a_user(tmp_path: Path) -> None:
+    both = [str(tmp_path / name) for name in ("xdg", 'a "plain" one')]
+    for path, text in zip(both, ("name = n\n\temail = xdg", "email = plain"), strict=True):
+        Path(path).write_text(f"[user]\n\t{text}\n")
+    named = next(each for each in PROGRAMS.values() if "$git" in each.environment.values())
+    found = settings_of(named, TARGET, tmp_path / "folder", both)
+    found.write()
+    file = found.environment["GIT_CONFIG_GLOBAL"]
+    for name, value in (("name", "n"), ("email", "plain")):
+        read = ["git", "config", "--includes", "--file", file, f"user.{name}"]
+        assert subprocess.run(read, capture_output=True, text=True, check=True).stdout == f"{value}\n"
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -199,7 +212,7 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
 
 
 def test_any_program_gets_the_variables_of_all_apis(tmp_path: Path) -> None:
-    found = settings_of(any_program("python"), TARGET, tmp_path, "/home/somebody/.gitconfig")
+    found = settings_of(any_program("python"), TARGET, tmp_path, ["/home/somebody/.gitconfig"])
     given = found.variables({"ANTHROPIC_AUTH_TOKEN": "mine", "EDITOR": "vi"})
     assert given["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/v1"
     assert given["ANTHROPIC_BASE_URL"] == given["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:8080"
