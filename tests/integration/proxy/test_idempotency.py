@@ -1,13 +1,18 @@
 """`Idempotency-Key` over real sockets: one turn, one row, one receipt, however often the client asks."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+import warmroute
+from tests.hostile import cut_link
+from tests.hostile.cut_link import Cut, CutLink
 from tests.machine import configured
 from tests.subjects.processes import ProxyProcess, chat, until
 from warmroute.contract import receipt as contract_receipt
@@ -75,6 +80,39 @@ def test_a_retry_while_the_answer_comes_reads_it_from_its_first_byte(fleet: Keye
     assert row["outcome"] == "completed"
     assert contract_receipt.check(json.loads(row["usage"])) == []
     assert fleet.proxy.turns() == before + 1
+
+
+class Cutter(CutLink):
+    """Breaks the connections of the first two requests at the first byte of their answers."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        super().__init__((parts.hostname or "", parts.port or 0))
+        self.requests = 0
+
+    def taken(self) -> Cut | None:
+        self.requests += 1
+        return Cut("answer", 0) if self.requests <= 2 else None
+
+
+def test_the_sdk_retries_a_stream_that_is_lost_on_its_way_and_pays_once(
+    fleet: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_link, "DRAIN_S", 0.0)
+    before, worked = fleet.proxy.turns(), fleet.finished()
+    with (
+        contextlib.closing(Cutter(fleet.proxy.url)) as cutter,
+        warmroute.OpenAI(base_url=f"{cutter.url}/v1", api_key=fleet.proxy.keys[0], max_retries=3) as client,
+    ):
+        stream = client.chat.completions.create(**long("lost", 60))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        report = client.cache.report()
+    receipt = warmroute.receipt_of(stream)
+    assert cutter.requests == 3
+    assert receipt is not None
+    assert rows_of(fleet.proxy, receipt["id"])[0]["outcome"] == "completed"
+    assert (fleet.proxy.turns(), fleet.finished()) == (before + 1, worked + len(PAIR))
+    assert (report.turns, report.receipts, report.receipts_pending, report.violations) == (1, 1, 0, ())
 
 
 def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
