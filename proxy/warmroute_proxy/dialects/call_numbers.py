@@ -13,7 +13,7 @@ from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
 from warmroute_proxy.dialects.chat_answers import ToolCall
-from warmroute_proxy.dialects.chat_calls import CallPieces
+from warmroute_proxy.dialects.chat_calls import CallPieces, has_none
 from warmroute_proxy.dialects.work import MAX_CALLS
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
@@ -119,4 +119,6 @@ def _give_ids(choice: dict[str, Any], made: str) -> bool:
 def _is_empty(call: dict[str, Any]) -> bool:
     """Whether a call, or a piece of one, has neither an id nor a name nor arguments."""
     function = call.get("function") or {}
-    return not any(call.get(name) or function.get(name) for name in ("id", "name", "arguments", "custom"))
+    if any(call.get(name) or function.get(name) for name in ("id", "name", "custom")):
+        return False
+    return has_none(str(call.get("arguments") or function.get("arguments") or ""))
