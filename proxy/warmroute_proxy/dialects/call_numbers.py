@@ -1,8 +1,8 @@
 """Gives each tool call of a chat stream its own index and id, by which chat clients tell calls apart.
 
 Clients of chat join the pieces of a call by its index, and some use the index as a position in a list. So the calls of
-a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id, which
-replaces an id in its later pieces. An empty piece that belongs to no call is left out: clients would take it for a call
+a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id. Only
+the first piece of a call keeps an id, since some clients join the ids of all pieces. An empty piece that belongs to no call is left out: clients would take it for a call
 without a name. Everything else stays as it came: clients join pieces of names and arguments themselves.
 """
 
@@ -70,13 +70,16 @@ class CallNumbers:
             return True
         number = self._pieces.gather(call)
         wanted: dict[str, Any] = {"index": number}
-        begins = number not in self._ids
-        if begins:
+        repeats_id = False
+        if number not in self._ids:
             is_unique = call.id not in self._ids.values()
-            self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
-        if begins or call.id:
-            wanted["id"] = self._ids[number]
-        if all(piece.get(name) == value for name, value in wanted.items()):
+            wanted["id"] = self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
+            if call.function is not None and not piece.get("type"):
+                wanted["type"] = "function"
+        elif call.id:
+            repeats_id = True
+            del piece["id"]
+        if not repeats_id and all(piece.get(name) == value for name, value in wanted.items()):
             return False
         piece.update(wanted)
         return True
@@ -117,8 +120,8 @@ def _give_ids(choice: dict[str, Any], made: str) -> bool:
 
 
 def _is_empty(call: dict[str, Any]) -> bool:
-    """Whether a call, or a piece of one, has neither an id nor a name nor arguments."""
+    """Whether a call, or a piece of one, has neither an id nor a name nor arguments, nor anything else of use."""
     function = call.get("function") or {}
-    if any(call.get(name) or function.get(name) for name in ("id", "name", "custom")):
+    if any(call.get(name) or function.get(name) for name in ("id", "name", "custom", "extra_content")):
         return False
     return has_none(str(call.get("arguments") or function.get("arguments") or ""))
