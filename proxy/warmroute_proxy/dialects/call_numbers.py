@@ -2,8 +2,9 @@
 
 Clients of chat join the pieces of a call by its index, and some use the index as a position in a list. So the calls of
 a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id. Only
-the first piece of a call keeps an id, since some clients join the ids of all pieces. An empty piece that belongs to no call is left out: clients would take it for a call
-without a name. Everything else stays as it came: clients join pieces of names and arguments themselves.
+the first piece of a call keeps an id, since some clients join the ids of all pieces. An empty piece that belongs to no
+call is left out: clients would take it for a call without a name. Everything else stays as it came: clients join pieces
+of names and arguments themselves.
 """
 
 from typing import Any, Final
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.chat_answers import ToolCall
+from warmroute_proxy.dialects.chat_answers import ToolCall, reason_of
 from warmroute_proxy.dialects.chat_calls import CallPieces, has_none
 from warmroute_proxy.dialects.work import MAX_CALLS
 
@@ -111,6 +112,9 @@ def _give_ids(choice: dict[str, Any], made: str) -> bool:
     missing = len(calls) < len(given)
     if missing:
         choice["message"]["tool_calls"] = calls
+    if missing and not calls:
+        del choice["message"]["tool_calls"]
+        choice["finish_reason"] = reason_of(choice.get("finish_reason"), calls=False, cut=False)
     for number, call in enumerate(calls):
         if not call.get("id") or call["id"] in taken:
             call["id"] = f"{made}_{number}"
