@@ -21,6 +21,7 @@ from warmroute_lab.fleet import CONTEXT_TOKENS, REGIONS, START_TIMEOUT_S, FleetO
 from warmroute_proxy.server.base.port_owner import port_owner
 
 LOOK_S = 0.5
+HERE_FIRST_S = 5.0  # `up`, started at the same moment, has locked the state directory by then
 HOST = "127.0.0.1"
 FIRST_PORT = 20_000
 BLOCKS = 2_500  # blocks of ports to choose from; a block has the ports of one fleet
@@ -49,9 +50,7 @@ def run(arguments: Namespace) -> int:
 
 def _print_exports(arguments: Namespace) -> int:
     """Returns 0 if the exports were printed, 2 if no fleet runs."""
-    until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
-    while (found := _fleet(arguments)) is None and time.monotonic() < until_s:
-        time.sleep(LOOK_S)
+    found = _awaited(arguments.state_dir) if arguments.wait else running.find_named(arguments.state_dir)
     if found is None:
         hint = f"start `{called_as()} up` in another terminal"
         print(f"warmroute up: no fleet runs in {arguments.state_dir} or another folder: {hint}", file=sys.stderr)
@@ -60,12 +59,20 @@ def _print_exports(arguments: Namespace) -> int:
     return 0
 
 
-def _fleet(arguments: Namespace) -> running.Running | None:
-    """The fleet to use. With `--wait`, no fleet of another folder while one starts in the state directory."""
-    here = running.running_in(arguments.state_dir)
-    if here is None and arguments.wait and state.in_use(arguments.state_dir):
-        return None
-    return here or running.find_named(arguments.state_dir)
+def _awaited(state_dir: Path) -> running.Running | None:
+    """The fleet that starts in the state directory, or else another folder's: once nothing has started here for
+    `HERE_FIRST_S`, or if nothing here has become a fleet in time.
+    """
+    now_s = used_s = time.monotonic()
+    until_s = now_s + START_TIMEOUT_S
+    while (found := running.running_in(state_dir)) is None and now_s < until_s:
+        if state.in_use(state_dir):
+            used_s = now_s
+        elif now_s - used_s >= HERE_FIRST_S and (found := running.find_named(state_dir)) is not None:
+            return found
+        time.sleep(LOOK_S)
+        now_s = time.monotonic()
+    return found or running.find_named(state_dir)
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class FleetError(CannotRun):
 
 
 class Child:
+    """A child process. The kernel stops the child when the thread that made it ends."""
+
     def __init__(self, name: str, command: Sequence[str], log_dir: Path) -> None:
         self.name = name
         self._out = log_dir / f"{name}.out"

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,10 @@ from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 FLEET_FILE: Final = "fleet.json"
 """While a fleet runs, its addresses. A fleet that was killed leaves the file."""
+
+LOCK_TRIES: Final = 5
+LOCK_AGAIN_S: Final = 0.01
+"""`in_use` takes the lock for a moment, so a start that finds it taken tries again."""
 
 
 def make(state_dir: Path) -> None:
@@ -30,10 +35,15 @@ def locked_state(state_dir: Path) -> Iterator[Path]:
     except OSError as error:
         raise FleetError(f"the state directory {state_dir} cannot be used: {error.strerror}") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FleetError(f"another fleet runs in {state_dir}; stop it or choose another --state-dir") from None
+        for more_tries in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not more_tries:
+                    message = f"another fleet runs in {state_dir}; stop it or choose another --state-dir"
+                    raise FleetError(message) from None
+            time.sleep(LOCK_AGAIN_S)
         (state_dir / FLEET_FILE).unlink(missing_ok=True)
         yield state_dir.resolve()
 

@@ -11,7 +11,7 @@ from tests.apis.played import Answered, Scene, completion
 
 USAGE: Final = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
 SHORT: Final = ("model_context_window_exceeded", "model_length", "MAX_TOKENS", "sensitive")
-FAILED: Final = ("network_error", "insufficient_system_resource")
+FAILED: Final = ("network_error", "ERROR", "insufficient_system_resource")
 ENDS: Final = {
     "messages": (r'"stop_reason":"(\w+)"', ["model_context_window_exceeded", "max_tokens", "max_tokens", "refusal"]),
     "responses": (r'"incomplete_details":{"reason":"(\w+)"', [*["max_output_tokens"] * 3, "content_filter"]),

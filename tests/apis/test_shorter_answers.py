@@ -186,6 +186,14 @@ def test_a_prompt_that_is_too_long_is_known_by_each_servers_words() -> None:
     assert codes == ["context_length_exceeded"] * len(TOO_LONG)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["max_tokens (90000) should not exceed max_seq_len (65536).", "prompt token count of 0 is too small"],
+)
+def test_another_refusal_with_words_of_a_long_prompt_is_not_taken_for_one(text: str) -> None:
+    assert refusal_from_engine(400, refused(text).body).refusal.code != "context_length_exceeded"
+
+
 def test_a_request_without_a_limit_is_refused(tmp_path: Path) -> None:
     answered = played(tmp_path, [refused(SGLANG)], chat())
     assert (answered.status, len(answered.sent)) == (400, 1)

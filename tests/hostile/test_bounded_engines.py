@@ -366,6 +366,12 @@ def test_no_translator_makes_more_of_an_answer_than_a_model_says(name: str) -> N
         read_chunk(json.dumps({"choices": [{"index": 0, "delta": DENSE[name]}]}).encode())
 
 
+def test_calls_in_all_choices_together_are_bounded() -> None:
+    choices = [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"} for calls in ([], *[[CALL] * 600] * 2)]
+    with pytest.raises(ValueError, match="more than 1024 tools"):
+        read_answer(json.dumps({"choices": choices}).encode())
+
+
 def test_calls_without_end_are_no_answer() -> None:
     whole = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [CALL] * 5_000}}]}
     assert not Answer(json.dumps(whole).encode()).is_one

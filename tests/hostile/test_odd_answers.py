@@ -66,9 +66,27 @@ PLAIN: Final[dict[str, tuple[Any, list[Any], Said]]] = {
         [piece("read", "", index=0, id="c1"), piece(None, "null", index=0)],
         Said("", (("read", {}),)),
     ),
-    "an empty call beside text": (
-        message(content="a", tool_calls=[function("", "", id="c1")]),
-        [delta(content="a", function_call={"name": "", "arguments": ""}), piece("", "", index=0, id="")],
+    "calls with null arguments, without index and id": (
+        message(content=None, tool_calls=[function(name, "null") for name in ("read", "list", "list")]),
+        [piece(name, "null") for name in ("read", "list", "list")],
+        Said("", (("read", {}), ("list", {}), ("list", {}))),
+    ),
+    "calls with null arguments, of one index": (
+        message(content=None, tool_calls=[function(name, "null", index=0) for name in ("read", "list")]),
+        [piece(name, "null", index=0) for name in ("read", "list")],
+        Said("", (("read", {}), ("list", {}))),
+    ),
+    "calls with null arguments, of one id": (
+        message(content=None, tool_calls=[function(name, "null", id="c1") for name in ("read", "list")]),
+        [piece(name, "null", id="c1") for name in ("read", "list")],
+        Said("", (("read", {}), ("list", {}))),
+    ),
+    "empty calls beside text": (
+        message(content="a", tool_calls=[function("", given, id="c1") for given in ("", " ", "null", "{ }")]),
+        [
+            delta(content="a", function_call={"name": "", "arguments": ""}),
+            *[piece("", given, index=at, id="") for at, given in enumerate(["", " ", "null", "{ }"])],
+        ],
         Said("a"),
     ),
     "an id after its name": (

@@ -28,6 +28,7 @@ from warmroute_proxy.core.replicas.record import (
     Closed,
     Dispatched,
     Ended,
+    Failed,
     Frame,
     Frames,
     Placed,
@@ -260,6 +261,22 @@ def test_a_record_without_a_served_turn_is_no_trace(run: Run, tmp_path: Path) ->
 
     with pytest.raises(TraceError, match="no turn was served"):
         records.load([rewritten(run.records["east"], tmp_path / "empty", keep_the_first)])
+
+
+@pytest.mark.parametrize("at_fault", [None, ["east-e0"]], ids=["open", "failed"])
+def test_turns_without_an_answer_count_as_requests(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_fault: list[str] | None
+) -> None:
+    def answer_none(changed: list[RecordedCall]) -> None:
+        changed[:] = [
+            Failed(call.ticket, call.now_s, at_fault) if at_fault and isinstance(call, Ended) else call
+            for call in changed
+            if at_fault or not isinstance(call, Ended)
+        ]
+
+    monkeypatch.setattr(records, "MAX_REQUESTS", 2)
+    with pytest.raises(TraceError, match="more than 2 requests"):
+        records.load([rewritten(run.records["east"], tmp_path / "unanswered", answer_none)])
 
 
 def test_the_command_says_whether_all_decisions_came_out_the_same(

@@ -1,9 +1,10 @@
 """Gives each tool call of a chat stream its own index and id, by which chat clients tell calls apart.
 
 Clients of chat join the pieces of a call by its index, and some use the index as a position in a list. So the calls of
-a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id, which
-replaces an id in its later pieces. An empty piece that belongs to no call is left out: clients would take it for a call
-without a name. Everything else stays as it came: clients join pieces of names and arguments themselves.
+a choice are numbered from 0 as they begin. A call without an id, or with the id of another call, gets a new id. Only
+the first piece of a call keeps an id, since some clients join the ids of all pieces. An empty piece that belongs to no
+call is left out: clients would take it for a call without a name. Everything else stays as it came: clients join pieces
+of names and arguments themselves.
 """
 
 from typing import Any, Final
@@ -12,8 +13,8 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
-from warmroute_proxy.dialects.chat_answers import ToolCall
-from warmroute_proxy.dialects.chat_calls import CallPieces
+from warmroute_proxy.dialects.chat_answers import ToolCall, reason_of
+from warmroute_proxy.dialects.chat_calls import CallPieces, has_none
 from warmroute_proxy.dialects.work import MAX_CALLS
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
@@ -70,13 +71,16 @@ class CallNumbers:
             return True
         number = self._pieces.gather(call)
         wanted: dict[str, Any] = {"index": number}
-        begins = number not in self._ids
-        if begins:
+        repeats_id = False
+        if number not in self._ids:
             is_unique = call.id not in self._ids.values()
-            self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
-        if begins or call.id:
-            wanted["id"] = self._ids[number]
-        if all(piece.get(name) == value for name, value in wanted.items()):
+            wanted["id"] = self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
+            if call.function is not None and not piece.get("type"):
+                wanted["type"] = "function"
+        elif call.id:
+            repeats_id = True
+            del piece["id"]
+        if not repeats_id and all(piece.get(name) == value for name, value in wanted.items()):
             return False
         piece.update(wanted)
         return True
@@ -108,6 +112,9 @@ def _give_ids(choice: dict[str, Any], made: str) -> bool:
     missing = len(calls) < len(given)
     if missing:
         choice["message"]["tool_calls"] = calls
+    if missing and not calls:
+        del choice["message"]["tool_calls"]
+        choice["finish_reason"] = reason_of(choice.get("finish_reason"), calls=False, cut=False)
     for number, call in enumerate(calls):
         if not call.get("id") or call["id"] in taken:
             call["id"] = f"{made}_{number}"
@@ -117,6 +124,8 @@ def _give_ids(choice: dict[str, Any], made: str) -> bool:
 
 
 def _is_empty(call: dict[str, Any]) -> bool:
-    """Whether a call, or a piece of one, has neither an id nor a name nor arguments."""
+    """Whether a call, or a piece of one, has neither an id nor a name nor arguments, nor anything else of use."""
     function = call.get("function") or {}
-    return not any(call.get(name) or function.get(name) for name in ("id", "name", "arguments", "custom"))
+    if any(call.get(name) or function.get(name) for name in ("id", "name", "custom", "extra_content")):
+        return False
+    return has_none(str(call.get("arguments") or function.get("arguments") or ""))

@@ -293,6 +293,8 @@ def read_answer(raw: bytes) -> tuple[Choice, Usage]:
     first = answer.choices[0]
     if first.finish_reason in _CALLED and not first.message.tool_calls:
         first.message.tool_calls = [call for each in answer.choices for call in each.message.tool_calls or ()]
+        if len(first.message.tool_calls) > MAX_CALLS:
+            raise ValueError(f"it calls more than {MAX_CALLS} tools")
     return first, read_usage(answer.usage)
 
 

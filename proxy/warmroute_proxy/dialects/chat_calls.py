@@ -36,8 +36,13 @@ def arguments_object(arguments: str) -> Raw:
 
 
 def _given(arguments: str) -> str:
-    """Arguments of a call, or their beginning. Null means the same as no arguments."""
-    return "" if arguments.strip() == "null" else arguments
+    """Arguments of a call, or their beginning. Null means the same as an empty object."""
+    return "{}" if arguments.strip() == "null" else arguments
+
+
+def has_none(arguments: str) -> bool:
+    """Whether arguments are blank, null or an empty object. A call with such arguments and no name is empty."""
+    return "".join(arguments.split()) in {"", "null", "{}"}
 
 
 class Piece(msgspec.Struct):
@@ -67,7 +72,7 @@ def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
         name, arguments = call.called().name or "", _given(call.called().text())
-        if name or arguments:
+        if name or not has_none(arguments):
             call_id = carrying(ids.of(number, call.id), call.extra_content)
             found.append(Piece(number, call_id, name, arguments))
     return found
@@ -118,7 +123,7 @@ class _Begun:
     @property
     def exists(self) -> bool:
         """Whether the model has made this call: some engines write an empty one beside text."""
-        return bool(self.name or self.arguments)
+        return bool(self.name or self._given or len(self.arguments) > 1) or not all(map(has_none, self.arguments))
 
     def has_more(self) -> bool:
         return self._given < len(self.arguments)
@@ -219,7 +224,7 @@ class CallPieces:
             return
         while True:
             begun = self._calls[self._open]
-            if begun.has_more():
+            if begun.has_more() and begun.exists:
                 yield self._given_out(self._open)
             if self._open == len(self._calls) - 1 or not begun.is_whole():
                 return
@@ -301,7 +306,7 @@ class CallPieces:
             return False
         if name != before.name:
             return True
-        return arguments.lstrip().startswith("{") and before.is_whole()
+        return _given(arguments).lstrip().startswith("{") and before.is_whole()
 
 
 def _longer_name(name: str, more: str) -> str:

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Raw
 
 FAILED: Final = frozenset({"error", "network_error", "insufficient_system_resource"})
-"""Values of `finish_reason` for an answer that ended with an error; the last two are Zhipu's and DeepSeek's."""
+"""Values of `finish_reason`, in small letters, for an answer that ended with an error; the last two are Zhipu's and
+DeepSeek's."""
 
 ONE_TOKEN_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 8
@@ -87,7 +88,8 @@ class ChoiceView(msgspec.Struct, gc=False):
         """The error that ended the choice; None without an error."""
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
-        return "the engine ended its answer with an error" if self.finish_reason in FAILED else None
+        has_failed = (self.finish_reason or "").lower() in FAILED
+        return "the engine ended its answer with an error" if has_failed else None
 
 
 class _Groq(msgspec.Struct, gc=False):
@@ -119,8 +121,8 @@ class AnswerView(msgspec.Struct, gc=False):
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
         for choice in self.choices or ():
-            if choice.error is not ABSENT or choice.finish_reason in FAILED:
-                return choice.fault()
+            if (fault := choice.fault()) is not None:
+                return fault
         return None
 
 

@@ -1,5 +1,7 @@
 """Children that listen, fail to, or do not stop when asked; and what is kept in the state directory."""
 
+import fcntl
+import math
 import os
 import select
 import signal
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -154,17 +157,39 @@ def test_the_addresses_of_a_fleet_that_was_killed_are_not_used(tmp_path: Path) -
         assert running_in(tmp_path) is None
 
 
-def test_wait_takes_no_fleet_of_another_folder_while_one_starts_here(
+def test_wait_takes_the_fleet_that_starts_here_and_else_one_of_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(up, "START_TIMEOUT_S", 0.0)
-    with locked_state(tmp_path / "other") as other, announced(other, [Address("east", "http://east", "http://admin")]):
-        assert main(["up", "--wait"]) == 0
-        assert f"using the fleet of {other}" in capsys.readouterr().err
-        with locked_state(Path(".warmroute")):
-            assert main(["up", "--wait"]) == 2
+    here = ExitStack()
+
+    def start_here(_s: float) -> None:
+        held = here.enter_context(locked_state(Path(".warmroute")))
+        here.enter_context(announced(held, [Address("east", "http://here", "http://admin")]))
+
+    monkeypatch.setattr(time, "sleep", start_here)
+    with locked_state(tmp_path / "other") as other, announced(other, [Address("east", "http://other", "")]):
+        for first_s, timeout_s, url in (
+            (0.0, math.inf, "other"),
+            (math.inf, 0.0, "other"),
+            (math.inf, math.inf, "here"),
+        ):
+            monkeypatch.setattr(up, "HERE_FIRST_S", first_s)
+            monkeypatch.setattr(up, "START_TIMEOUT_S", timeout_s)
+            with here:
+                assert main(["up", "--wait"]) == 0
+            assert f"http://{url}/" in capsys.readouterr().out
+
+
+def test_a_command_that_looks_whether_a_fleet_runs_hinders_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "lock").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(time, "sleep", lambda _s: fcntl.flock(looking, fcntl.LOCK_UN))
+        with locked_state(tmp_path):
+            pass
 
 
 def test_a_state_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

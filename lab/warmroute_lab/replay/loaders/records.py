@@ -77,6 +77,8 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
                     again = placed is not None and bool(placed.exclude)
                     first_s = failed_at_s.pop(_name(routing), call.now_s) if again else call.now_s
                     open_[dispatches] = routing, first_s
+                    if len(turns) + len(open_) + len(failed_at_s) > MAX_REQUESTS:
+                        raise TraceError(f"{path}: more than {MAX_REQUESTS} requests")
                 dispatches += 1
             elif isinstance(call, Failed) and call.ticket in open_:
                 routing, at_s = open_.pop(call.ticket)
@@ -86,8 +88,6 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
                 routing, at_s = open_.pop(call.ticket)
                 if call.prompt_tokens and routing.chain.hashes:
                     turns.append(_Turn(at_s, call.now_s, routing, call.prompt_tokens, call.completion_tokens or 1))
-                    if len(turns) > MAX_REQUESTS:
-                        raise TraceError(f"{path}: more than {MAX_REQUESTS} requests")
 
 
 def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:

@@ -172,8 +172,9 @@ _TOO_LONG: Final = re.compile(
     r"|`?inputs`? tokens \+ `?max_new_tokens`? must be <=|`?inputs`? must have less than"
     r"|range of input length should be|prompt length .{0,60}exceeds|loaded with context length of only"
     r"|tokens to keep from the initial prompt is greater|too many tokens: .{0,80}prompt"
-    r"|(?:must be less than|should not exceed) max_seq_len|max input token limit|total tokens exceeds? the model'?s max"
-    r"|reached context length|too many total text bytes|reduce the length of the messages|prompt token count of",
+    r"|must be less than max_seq_len|max input token limit|total tokens exceeds? the model'?s max"
+    r"|reached context length|too many total text bytes|reduce the length of the messages"
+    r"|prompt token count of \d+ exceeds",
     re.IGNORECASE,
 )
 _TOO_LONG_CODES: Final = frozenset({

@@ -19,7 +19,6 @@ from warmroute_proxy.dialects.call_numbers import MAX_CHOICES, CallNumbers, made
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.chunk_view import (
     ABSENT,
-    FAILED,
     ONE_TOKEN_BYTES,
     AnswerView,
     ChoiceView,
@@ -311,7 +310,7 @@ class UsageTracker:
             if choice.finish_reason == ABORT:
                 self.aborted = True
                 return False
-            if choice.error is not ABSENT or choice.finish_reason in FAILED:
+            if choice.error is not ABSENT or choice.finish_reason is not None:
                 fault = choice.fault()
                 if fault is not None:
                     self._failed(fault)

@@ -17,7 +17,6 @@ from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
 from warmroute_proxy.dialects.chunk_view import (
     ABSENT,
-    FAILED,
     decoded,
     generated_bytes,
     is_filled,
@@ -95,7 +94,7 @@ class Answer:
             reason = choice.finish_reason
             if reason == ABORT:
                 self.aborted = True
-            elif (reason in FAILED or choice.error is not ABSENT) and choice.fault() is not None:
+            elif choice.fault() is not None:
                 self.is_one = False
             message = choice.message
             if message is not None:
