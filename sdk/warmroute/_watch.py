@@ -33,7 +33,9 @@ class Watch:
         """Watch a response, and read along if its body has not been read."""
         response.extensions[_EXTENSION] = self
         if not response.is_closed:
-            response.stream = _stream_class(response.stream.__class__)(response.stream, AnswerBytes(self, response.headers))
+            response.stream = _stream_class(response.stream.__class__)(
+                response.stream, AnswerBytes(self, response.headers)
+            )
 
     def read(self, response: Any) -> None:
         """Note the usage in a body that was read before the turn was watched, and end the turn."""
