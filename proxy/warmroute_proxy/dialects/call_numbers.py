@@ -35,6 +35,7 @@ class CallNumbers:
     def __init__(self, made: str) -> None:
         self._pieces = CallPieces(made)
         self._ids: dict[int, str] = {}  # number of a call that has begun -> its id
+        self._left_out = False  # whether an empty piece was left out, which may have had the type of a call
 
     def passes(self, raw: Raw) -> bool:
         """Whether all pieces continue calls under the right index.
@@ -68,6 +69,7 @@ class CallNumbers:
         """Correct one piece in place, or clear it if it is empty. Returns whether it was changed."""
         if not self._pieces.continues(call) and _is_empty(piece):
             piece.clear()
+            self._left_out = True
             return True
         number = self._pieces.gather(call)
         wanted: dict[str, Any] = {"index": number}
@@ -75,7 +77,7 @@ class CallNumbers:
         if number not in self._ids:
             is_unique = call.id not in self._ids.values()
             wanted["id"] = self._ids[number] = call.id if call.id and is_unique else self._pieces.made_id(number)
-            if call.function is not None and not piece.get("type"):
+            if self._left_out and call.function is not None and not piece.get("type"):
                 wanted["type"] = "function"
         elif call.id:
             repeats_id = True

@@ -27,7 +27,7 @@ def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
 
 
 ROLE = event(delta(role="assistant", content=""))
-CALL = event(delta(tool_calls=[{"index": 0, "id": "c", "type": "function", "function": {"name": "f"}}]))
+CALL = event(delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]))
 CONTENT = [
     event(delta(content='he said "usage": {"error": [DONE]}')),
     event(delta(content="[DONE]")),
