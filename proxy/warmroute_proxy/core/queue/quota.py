@@ -74,18 +74,22 @@ NO_TOKENS: Final = UsedTokens(0)
 class Bucket:
     """A bucket of one minute's worth of requests or tokens."""
 
-    __slots__ = ("_at_s", "_level", "limit")
+    __slots__ = ("_at_s", "_level", "_owed", "_owed_until_s", "limit")
 
     def __init__(self, limit: int, now_s: float) -> None:
         self.limit = limit
         self._level = float(limit)
         self._at_s = now_s
+        self._owed = self._owed_until_s = 0.0
 
     def change(self, limit: int, now_s: float) -> None:
-        """Use another limit. The used share stays, so that the bucket is full as soon as it would have been, and a
-        limit that is lowered and raised again gives nothing.
+        """Use another limit. What was used still counts. The part of it that is above a lower limit makes nobody wait,
+        but counts if the limit is raised again within a minute.
         """
-        self._level = self._filled(now_s) * limit / self.limit
+        filled, owed = self._filled(now_s), self._owed if now_s < self._owed_until_s else 0.0
+        left = filled + limit - self.limit - owed
+        self._level = max(left, min(0.0, filled * limit / self.limit))  # a debt lasts no longer than before
+        self._owed, self._owed_until_s = self._level - left, now_s + MINUTE_S
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:
