@@ -39,15 +39,9 @@ _FROM_THE_START: Final = (
 )
 """Counters without labels, exported as 0 from the start, so that the first event is an increase, not a new series."""
 
-_SEEN_BY_ALL: Final = frozenset(
-    metric.name
-    for metric in (
-        declared.KV_EVENT_BATCHES_TOTAL,
-        declared.KV_EVENT_RESTARTS_TOTAL,
-        declared.KV_BLOCKS_TOTAL,
-    )
-)
-"""Counters of events that each process of a proxy sees, so that the events count once. Each loses other events."""
+_SEEN_BY_ALL: Final = frozenset((declared.KV_EVENT_RESTARTS_TOTAL.name, declared.KV_BLOCKS_TOTAL.name))
+"""Counters of what each process of a proxy sees, so that it counts once. Batches of events and their losses are added
+up: each process receives them for itself."""
 
 _ROWS_SEEN_BY_ALL: Final = frozenset(
     {
