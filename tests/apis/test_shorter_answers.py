@@ -171,6 +171,7 @@ def test_a_context_that_is_full_is_refused_so_that_agents_compact(tmp_path: Path
 TOO_LONG: Final = (
     "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.",
     "length of prompt_tokens (57535) must be less than max_seq_len (32768).",
+    "The sum of prompt length (4000) and query length (0) max_tokens (2048) should not exceed max_seq_len (4096)",
     "Reached context length of 32000 tokens with model (arch: gpt-oss) that does not currently support overflow.",
     "total tokens exceeds the model's max of 4096",
     "Input exceeds the max input token limit",

@@ -68,6 +68,16 @@ def test_another_limit_makes_nobody_wait_longer_for_what_was_used(used: int, lim
     assert bucket.remaining(0.0) == pytest.approx(max(0, 600 - used), abs=1), "lowered and raised, it gives nothing"
 
 
+def test_a_limit_that_grows_or_stays_takes_nothing_away() -> None:
+    bucket = Bucket(1000, 0.0)
+    bucket.take(1000, 0.0)
+    bucket.change(100, 0.0)
+    assert bucket.remaining(30.0) == 50
+    for limit, left in ((100, 50), (150, 50), (140, 40), (1000, 50)):
+        bucket.change(limit, 30.0)
+        assert bucket.remaining(30.0) == left
+
+
 def test_what_is_at_once_is_bounded_by_what_is_under_way() -> None:
     quota = quota_of(TenantLimits(requests_at_once=2, tokens_at_once=100))
     quota.begin(60)

@@ -84,12 +84,15 @@ class Bucket:
 
     def change(self, limit: int, now_s: float) -> None:
         """Use another limit. What was used still counts. The part of it that is above a lower limit makes nobody wait,
-        but counts if the limit is raised again within a minute.
+        but is taken from what the limit gains if it is raised again within a minute.
         """
         filled, owed = self._filled(now_s), self._owed if now_s < self._owed_until_s else 0.0
-        left = filled + limit - self.limit - owed
+        paid = min(owed, max(0, limit - self.limit))
+        left = filled + limit - self.limit - paid
         self._level = max(left, min(0.0, filled * limit / self.limit))  # a debt lasts no longer than before
-        self._owed, self._owed_until_s = self._level - left, now_s + MINUTE_S
+        if self._level > left:
+            self._owed_until_s = now_s + MINUTE_S
+        self._owed = owed - paid + self._level - left
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:

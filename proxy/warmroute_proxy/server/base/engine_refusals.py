@@ -174,7 +174,7 @@ _TOO_LONG: Final = re.compile(
     r"|tokens to keep from the initial prompt is greater|too many tokens: .{0,80}prompt"
     r"|must be less than max_seq_len|max input token limit|total tokens exceeds? the model'?s max"
     r"|reached context length|too many total text bytes|reduce the length of the messages"
-    r"|prompt token count of \d+ exceeds",
+    r"|prompt token count of [\d,]+ exceeds|prompt length .{0,80}should not exceed max_seq_len",
     re.IGNORECASE,
 )
 _TOO_LONG_CODES: Final = frozenset({
