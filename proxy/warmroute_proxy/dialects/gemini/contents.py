@@ -8,7 +8,6 @@ the user.
 A part that has no place in chat is replaced by the texts in it, and its kind is counted.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -368,7 +367,7 @@ class _ContentReading(MessageDraft):
             return self._file("fileData", None)
         if not is_address(url) and not of_tool:
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
-        is_image = media_type or re.split("[?#]", url, maxsplit=1)[0].lower().endswith(_IMAGE_NAMES)
+        is_image = media_type or url.partition("#")[0].partition("?")[0].lower().endswith(_IMAGE_NAMES)
         return [image_at(url)] if is_address(url) and is_image else self._file("fileData", None)
 
     def _file(self, kind: str, text: str | None) -> list[ChatPart]:

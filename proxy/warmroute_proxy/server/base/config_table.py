@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from warmroute_proxy.server.base.config_bounds import Bounds, annotated, bounds, fields_of
 
+_BEHIND_THE_PATH: Final = re.compile("[?#]")
 SHA256_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _HERE: Final = Path()
@@ -288,7 +289,7 @@ def shown(value: object) -> str:
 
 def _shown_url(value: str) -> str:
     """An address as problems show it: without user, password, query and fragment."""
-    head, *rest = re.split("[?#]", value, maxsplit=1)
+    head, *rest = _BEHIND_THE_PATH.split(value, maxsplit=1)
     return shown("..." if "@" in "".join(rest) else head.rpartition("@")[2])  # an unescaped password may have a `?`
 
 

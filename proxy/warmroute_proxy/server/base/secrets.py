@@ -37,7 +37,7 @@ SESSION_HEX: Final = 16
 MAX_ENGINE_KEY_CHARS: Final = 1_024
 _MAX_FILE_BYTES: Final = 65_536
 MAX_CACHED: Final = 10_000
-MAX_SHOWN_CHARS: Final = 30
+SHOWN_CHARS: Final = 30
 """How long the missing part of a path may be that a problem shows: API keys are longer."""
 
 _K = TypeVar("_K")
@@ -135,7 +135,7 @@ def _shown(file: Path) -> str:
     """The path of a file in problems. A long part that does not exist may be a secret in place of a file's name."""
     there = next((each for each in file.parents if os.access(each, os.F_OK)), Path())
     missing = len(str(file.relative_to(there)))
-    if missing <= MAX_SHOWN_CHARS or os.access(file, os.F_OK):
+    if missing <= SHOWN_CHARS or os.access(file, os.F_OK):
         return str(file)
     return f"a path of {missing} characters below {there}"
 
