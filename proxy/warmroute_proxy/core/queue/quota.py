@@ -74,25 +74,25 @@ NO_TOKENS: Final = UsedTokens(0)
 class Bucket:
     """A bucket of one minute's worth of requests or tokens."""
 
-    __slots__ = ("_at_s", "_level", "_owed", "_owed_until_s", "limit")
+    __slots__ = ("_at_s", "_excess", "_excess_until_s", "_level", "limit")
 
     def __init__(self, limit: int, now_s: float) -> None:
         self.limit = limit
         self._level = float(limit)
         self._at_s = now_s
-        self._owed = self._owed_until_s = 0.0
+        self._excess = self._excess_until_s = 0.0
 
     def change(self, limit: int, now_s: float) -> None:
         """Use another limit. What was used still counts. The part of it that is above a lower limit makes nobody wait,
         but is taken from what the limit gains if it is raised again within a minute.
         """
-        filled, owed = self._filled(now_s), self._owed if now_s < self._owed_until_s else 0.0
-        paid = min(owed, max(0, limit - self.limit))
-        left = filled + limit - self.limit - paid
+        filled, excess = self._filled(now_s), self._excess if now_s < self._excess_until_s else 0.0
+        taken = min(excess, max(0, limit - self.limit))
+        left = filled + limit - self.limit - taken
         self._level = max(left, min(0.0, filled * limit / self.limit))  # a debt lasts no longer than before
         if self._level > left:
-            self._owed_until_s = now_s + MINUTE_S
-        self._owed = owed - paid + self._level - left
+            self._excess_until_s = now_s + MINUTE_S
+        self._excess = excess - taken + self._level - left
         self.limit = limit
 
     def remaining(self, now_s: float) -> int:
