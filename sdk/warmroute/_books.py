@@ -106,6 +106,9 @@ class _Shelter:
         return True
 
 
+WAIT_S: Final = 1.0
+"""How long the end of a turn waits for the tables, which no thread uses for long."""
+
 collectors: Final[list[list["Books"]]] = []
 """Lists to which each new `Books` is added, for the pytest plugin; empty otherwise."""
 
@@ -120,6 +123,7 @@ class Books:
             collector.append(self)
         self.guard = guard
         self._lock = threading.Lock()
+        self._owner = 0  # the thread that holds it
         self._ends: deque[tuple[Turn, Mapping[str, Any] | None]] = deque()
         self._counts = Counts()
         self._ahead = Counts()
@@ -138,8 +142,10 @@ class Books:
     def __enter__(self) -> None:
         """Hold the tables."""
         self._lock.acquire()
+        self._owner = threading.get_ident()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._owner = 0
         self._lock.release()
         if self._ends:
             self._settle_ends()
@@ -242,15 +248,15 @@ class Books:
         self._faults_found += len(measured.faults)
 
     def ended(self, turn: Turn, usage: Mapping[str, Any] | None = None) -> None:
-        """Settle a turn that has ended, with its usage or without. If the tables are in use, perhaps by this thread,
-        whose garbage collection ends a stream, the turn is settled when they are free.
+        """Settle a turn that has ended, with its usage or without. If this thread uses the tables, since garbage
+        collection has ended a stream, or another one does for long, the turn is settled when they are free.
         """
         self._ends.append((turn, usage))
-        self._settle_ends()
+        self._settle_ends(0.0 if self._owner == threading.get_ident() else WAIT_S)
 
-    def _settle_ends(self) -> None:
-        while self._ends and self._lock.acquire(blocking=False):
-            turn = None
+    def _settle_ends(self, wait_s: float = 0.0) -> None:
+        while self._ends and self._lock.acquire(timeout=wait_s):
+            turn, self._owner = None, threading.get_ident()
             with self.shelter():
                 try:
                     if self._ends:
@@ -260,9 +266,11 @@ class Books:
                         if turn.checked is not None:
                             self.guard.memory.ended(turn.lineage, turn.checked.tip)
                 finally:
+                    self._owner = 0
                     self._lock.release()
             if turn is not None and self._on_end is not None:
-                self._on_end(turn)
+                with self.shelter():
+                    self._on_end(turn)
 
     def settle_fetched(self, receipt_id: str, usage: Mapping[str, Any]) -> None:
         """Add the usage that `fetch` got for a receipt, if the receipt is pending (announced but not read)."""

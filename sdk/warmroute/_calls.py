@@ -44,7 +44,7 @@ class _Common(_Library):  # type: ignore[misc]
 
     def _process_response_data(self, **parsed: Any) -> Any:
         if (watch := watch_of(parsed.get("response"))) is not None:
-            watch.observe(parsed.get("data"))
+            watch.parsed(parsed.get("data"))
         return super()._process_response_data(**parsed)
 
 

@@ -22,9 +22,10 @@ _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response
 class Watch:
     """Observes a turn's answer while it is read. The `extensions` of httpx's response hold this object."""
 
-    __slots__ = ("_books", "turn", "usage")
+    __slots__ = ("_answer", "_books", "turn", "usage")
 
     def __init__(self, books: Books, turn: Turn) -> None:
+        self._answer: AnswerBytes | None = None
         self._books = books
         self.turn = turn
         self.usage: Mapping[str, Any] | None = None
@@ -33,9 +34,8 @@ class Watch:
         """Watch a response, and read along if its body has not been read."""
         response.extensions[_EXTENSION] = self
         if not response.is_closed:
-            response.stream = _stream_class(response.stream.__class__)(
-                response.stream, AnswerBytes(self, response.headers)
-            )
+            self._answer = AnswerBytes(self, response.headers)
+            response.stream = _stream_class(response.stream.__class__)(response.stream, self._answer)
 
     def read(self, response: Any) -> None:
         """Note the usage in a body that was read before the turn was watched, and end the turn."""
@@ -43,7 +43,12 @@ class Watch:
         answer.feed(response.content)
         answer.end()
 
-    def observe(self, data: object) -> None:
+    def parsed(self, data: object) -> None:
+        """Note the usage in what the library has parsed, unless the bytes are read along, which are ahead of it."""
+        if self._answer is None or not self._answer.reads:
+            self.observe(data)
+
+    def observe(self, data: object, *, is_event: bool = False) -> None:
         """Note the usage in parsed data, which is a whole answer or an event of a stream. Later counts replace earlier
         ones: Anthropic sends the prompt's counts with the first event, and the other counts with the last event.
         """
@@ -53,7 +58,7 @@ class Watch:
             if usage := usage_in(data):
                 known = {name: value for name, value in usage.items() if value is not None}
                 self.usage = {**(self.usage or {}), **known}
-            if not self.turn.streamed or data.get("type") in _LAST_EVENTS:
+            if not (is_event or self.turn.streamed) or data.get("type") in _LAST_EVENTS:
                 self.finished()
 
     def withholds(self, chunk: object) -> bool:
@@ -106,21 +111,24 @@ class AnswerBytes:
         self._unpack = zlib.decompressobj(_ANY_HEADER) if encoding in ZLIB else None
         self._is_stream = "event-stream" in headers.get("content-type", "")
         self._rest = bytearray()
-        self._reads = encoding in ("", "identity", *ZLIB)
+        self.reads = encoding in ("", "identity", *ZLIB)
+        """Whether usage is looked for. It stays true after the end, when all of it is known."""
         self._ended = False
 
     def feed(self, chunk: bytes) -> None:
         """Add the next bytes of the answer. Never raises."""
-        if not self._reads:
+        if not self.reads or self._ended:
             return
         try:
-            self._rest += self._unpack.decompress(chunk) if self._unpack is not None else chunk
-            if self._is_stream:
-                self._events()
+            piece = self._unpack.decompress(chunk) if self._unpack is not None else chunk
         except zlib.error:
-            self._reads = False
+            self.reads = False
+            return
+        self._rest += piece
+        if self._is_stream and b"\n" in piece:
+            self._events()
         if len(self._rest) > MAX_ANSWER_BYTES:
-            self._reads = False
+            self.reads = False
             self._rest.clear()
 
     def end(self) -> None:
@@ -128,12 +136,11 @@ class AnswerBytes:
         if self._ended:
             return
         self._ended = True
-        if self._reads and self._is_stream:
+        if self.reads and self._is_stream:
             self._rest += b"\n"
             self._events()
-        elif self._reads:
+        elif self.reads:
             self._observe(bytes(self._rest))
-        self._reads = False
         self._rest.clear()
         self._watch.finished()
 
@@ -147,9 +154,9 @@ class AnswerBytes:
     def _observe(self, data: bytes) -> None:
         try:
             found = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
-        self._watch.observe(found[-1] if isinstance(found, list) and found else found)
+        self._watch.observe(found[-1] if isinstance(found, list) and found else found, is_event=self._is_stream)
 
 
 class _Stream:
@@ -176,12 +183,16 @@ class _Stream:
             self._answer.end()
 
     def close(self) -> None:
-        self._answer.end()
-        self._stream.close()
+        try:
+            self._answer.end()
+        finally:
+            self._stream.close()
 
     async def aclose(self) -> None:
-        self._answer.end()
-        await self._stream.aclose()
+        try:
+            self._answer.end()
+        finally:
+            await self._stream.aclose()
 
     def __del__(self) -> None:
         self._answer.end()

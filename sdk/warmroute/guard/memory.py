@@ -155,8 +155,8 @@ class Memory:
                 return
 
     def main(self, key: str) -> Prompt | None:
-        """The newest prompt that continues an earlier one; if there is none, that of the session's largest lineage.
-        Prompts whose calls brought no count are left out, unless there are no others.
+        """The newest prompt of the session's largest lineage, among those with a prompt that continues an earlier one
+        if there are any. Prompts whose calls brought no count are left out, unless there are no others.
         """
         remembered, found = self._sessions.get(key), list[Prompt]()
         if remembered is None:
@@ -164,8 +164,8 @@ class Memory:
         for prompt in remembered.prompts:
             if (prompt.tokens or not prompt.ended) and not any(related(prompt, newer) for newer in found):
                 found.append(prompt)
-        largest = max(found or remembered.prompts, key=lambda prompt: prompt.size, default=None)
-        return next((prompt for prompt in found if prompt.continues), largest)
+        several = [prompt for prompt in found if prompt.continues]  # a sub-agent that was asked once has one
+        return max(several or found or remembered.prompts, key=lambda prompt: prompt.size, default=None)
 
     def save(self, key: str) -> dict[str, Any]:
         """A session as JSON: digests, sizes, roles, names of tools, dates in the system text, and `moved` text."""

@@ -5,12 +5,14 @@ import json
 import pickle
 from typing import Any
 
+import httpx
 import pytest
 
 from warmroute import _books, _outgoing
 from warmroute._books import Books
 from warmroute._guard import Guard
 from warmroute._turns import Turn
+from warmroute._watch import AnswerBytes, Watch
 from warmroute.guard.memory import Memory, Remembered
 
 
@@ -63,6 +65,40 @@ def test_a_stream_that_ends_while_the_tables_are_in_use_is_settled_afterwards() 
     with books:
         books.ended(turn, {"prompt_tokens": 10})
     assert (books.report().prompt_tokens, ended) == (10, [turn])
+
+
+def test_an_error_of_telemetry_reaches_no_call() -> None:
+    def fails(_turn: Turn) -> None:
+        raise ConnectionError
+
+    books = Books(Guard(), fails)
+    turn = answered(books, "s")
+    with books:
+        books.ended(turn)
+    assert books.report().internal_errors == 1
+
+
+def test_an_answer_that_nests_deeply_is_not_read() -> None:
+    books = Books(Guard())
+    answer = AnswerBytes(Watch(books, answered(books, "s")), {"content-type": "application/json"})
+    answer.feed(b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b',"usage":{"prompt_tokens":1}}')
+    answer.end()
+    assert books.report().prompt_tokens == 0
+
+
+def test_a_stream_that_is_closed_early_has_the_counts_that_have_come() -> None:
+    """The library then parses an earlier event than the last one whose bytes have come."""
+    books = Books(Guard())
+    watch = Watch(books, Turn(session="s", streamed=True))
+    response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=httpx.ByteStream(b""))
+    watch.attach(response)
+    counts = [{"input_tokens": 9, "output_tokens": tokens} for tokens in (1, 500)]
+    answer = watch._answer
+    assert answer is not None
+    answer.feed(b"".join(b"data: " + json.dumps({"usage": each}).encode() + b"\n\n" for each in counts))
+    watch.parsed({"usage": counts[0]})
+    answer.end()
+    assert books.report().completion_tokens == 500
 
 
 def test_long_faults_are_cut() -> None:
