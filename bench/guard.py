@@ -79,6 +79,8 @@ class Answer:
 
     headers: Mapping[str, str] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
+    is_closed: bool = True
+    """Whether the body was read already, so that nothing is read along."""
 
 
 def conversation(size: int, messages: int) -> list[dict[str, Any]]:
