@@ -23,7 +23,7 @@ def write(path: Path, text: str) -> None:
     """Write a file, or set only the settings of `text` in a JSON or TOML file that is there. Raises: OSError.
 
     If that file cannot be read, it is kept beside the new one, and a line on stderr says so. A file in another form is
-    written anew with each start.
+    written again with each start.
     """
     if path.suffix in _FORMS and path.exists():
         reads, writes = _FORMS[path.suffix]

@@ -83,8 +83,8 @@ class Bucket:
         self._excess = self._excess_until_s = 0.0
 
     def change(self, limit: int, now_s: float) -> None:
-        """Use another limit. What was used still counts. The part of it that is above a lower limit makes nobody wait,
-        but is taken from what the limit gains if it is raised again within a minute.
+        """Use another limit. Earlier use still counts. Use above a lower limit delays no request, but is subtracted
+        from the gain if the limit is raised again within a minute.
         """
         filled, excess = self._filled(now_s), self._excess if now_s < self._excess_until_s else 0.0
         taken = min(excess, max(0, limit - self.limit))
