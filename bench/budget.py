@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -56,18 +57,20 @@ def main(argv: list[str]) -> int:
         if not tree_of(asked.base, base):
             print(f"not compared: this repository has no commit {asked.base[:12]}")
             return 0
-        print(f"{'instructions':<18}{'base':>14}{'here':>14}{'limit':>10}", flush=True)
-        for workload in asked.workloads.split(","):
-            limit = allowed[workload]
-            counted = WORKLOADS[workload]()
-            try:
-                before, now = count(base, counted), count(ROOT, counted)
-            except CannotCount as error:
-                print(f"not compared: {error}")
-                return int("failed" in str(error))
-            print(f"{workload:<18}{before:>14,.0f}{now:>14,.0f}{limit:>10.3f}  x {now / before:.3f}", flush=True)
-            if now > limit * before:
-                over.append(workload)
+        names = asked.workloads.split(",")
+        workloads = [WORKLOADS[name]() for name in names]
+        try:
+            with ThreadPoolExecutor() as pool:
+                before, now = pool.map(lambda tree: count(tree, workloads), (base, ROOT))
+        except CannotCount as error:
+            print(f"not compared: {error}")
+            return int("failed" in str(error))
+    print(f"{'instructions':<18}{'base':>14}{'here':>14}{'limit':>10}")
+    for name, base_cost, cost in zip(names, before, now, strict=True):
+        limit = allowed[name]
+        print(f"{name:<18}{base_cost:>14,.0f}{cost:>14,.0f}{limit:>10.3f}  x {cost / base_cost:.3f}")
+        if cost > limit * base_cost:
+            over.append(name)
     if over:
         print(f"above the limit: {', '.join(over)}; spend less, or give a reason in {FILE.relative_to(ROOT)}")
     return int(bool(over))

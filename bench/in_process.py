@@ -1,4 +1,6 @@
-"""Runs a whole proxy in one process without sockets, under callgrind: `python in_process.py FOLDER`.
+"""Runs a whole proxy in one process without sockets, under callgrind: `python in_process.py FOLDER...`.
+
+Each folder holds a workload, for which a process is forked, so that the interpreter starts once.
 
 The proxy is started as its users start it. Its event loop gives it transports that end in this file: transports of
 clients, whose requests are in `plan.json`, and transports of engines, which answer with the bytes of `plan.json`. This
@@ -10,10 +12,14 @@ import asyncio
 import base64
 import ctypes
 import gc
+import importlib
+import itertools
 import json
 import os
 import socket
 import sys
+import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -29,6 +35,11 @@ READ_BYTES: Final = 65_536
 SLOWER: Final = 50.0
 NEVER: Final = 1e6
 """The factor for timers while instructions are counted: none may fire, since their number depends on the machine."""
+
+TICK_S: Final = 1e-5
+"""How far the proxy's clock goes each time it is read. The proxy counts seconds: an iteration of its loop takes steps
+for 4 ms. With a real clock, callgrind would fill that with a single step, and a slower machine would count more.
+"""
 
 _CHAT: Final = b"/chat/completions "
 _BEGINS: Final = (b"HTTP/1.1 200", b"HTTP/1.1 101", b"\x81")
@@ -202,6 +213,7 @@ class InProcessLoop(uvloop.Loop):
         self._listening: list[socket.socket] = []
         self._clients: list[ClientTransport] = []
         self._driver: asyncio.Task[None] | None = None
+        self._timers: weakref.WeakSet[asyncio.TimerHandle] = weakref.WeakSet()
 
     def add_reader(self, fd: Any, callback: Any, *arguments: Any) -> None:  # type: ignore[override]
         """Note the listening sockets: the first is for clients, the second for operators."""
@@ -234,7 +246,9 @@ class InProcessLoop(uvloop.Loop):
 
     def call_later(self, delay: float, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
         """Slow timers down as callgrind slows all else, or health checks would count as late."""
-        return super().call_later(delay * self._slower, *arguments, **options)
+        timer = super().call_later(delay * self._slower, *arguments, **options)
+        self._timers.add(timer)
+        return timer
 
     def wake(self) -> None:
         """Schedule `_step`, since there is something to answer."""
@@ -268,6 +282,8 @@ class InProcessLoop(uvloop.Loop):
             await self._ask(clients, self.plan.warm)
             gc.disable()  # a single collection would change the result of a run this short
             self._slower = NEVER
+            for timer in list(self._timers):
+                timer.cancel()
             self.switch.start_counting()
             await self._ask(clients, self.plan.counted)
             self.switch.stop_counting()
@@ -305,9 +321,21 @@ def _run(coroutine: Any) -> Any:
         return runner.run(coroutine)
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def _serve(folder: Path) -> int:
+    """Start the proxy of a workload. Its event loop ends the process."""
+    os.chdir(folder)
+    (folder / "pid").write_text(str(os.getpid()))
     InProcessLoop.plan = Plan(folder)
     InProcessLoop.switch = ctypes.CDLL(str(folder / "switch.so"))
+    return main(["proxy", "--config", str(folder / "warmroute.toml")])
+
+
+if __name__ == "__main__":
+    time.monotonic = itertools.count(time.monotonic(), TICK_S).__next__
     cast("Any", uvloop).run = _run
-    sys.exit(main(["proxy", "--config", str(folder / "warmroute.toml")]))
+    importlib.import_module("warmroute_proxy.server.build")  # before the forks
+    for each in sys.argv[1:]:
+        if not (child := os.fork()):
+            sys.exit(_serve(Path(each)))
+        if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            sys.exit(f"{Path(each).name} failed with status {code}")

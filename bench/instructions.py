@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -269,33 +269,36 @@ def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
         raise CannotCount(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
 
 
-def count(tree: Path, workload: Counted, limits: str = "none") -> float:
-    """The instructions that a tree's code needs for each request or chunk of a workload."""
+def count(tree: Path, workloads: Sequence[Counted], limits: str = "none") -> list[float]:
+    """The instructions that a tree's code needs for each request or chunk of each workload."""
     for program in ("valgrind", "cc"):
         if shutil.which(program) is None:
             raise CannotCount(f"{program} is not installed")
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(prefix="warmroute-instructions-") as name:
-        folder = Path(name)
-        prepare(folder, workload, limits)
-        out = folder / "callgrind.out"
+        folders = [Path(name, workload.name) for workload in workloads]
+        for folder, workload in zip(folders, workloads, strict=True):
+            folder.mkdir()
+            prepare(folder, workload, limits)
+        out = Path(name, "callgrind.out")
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
-        command += [f"--callgrind-out-file={out}"]
+        command += [f"--callgrind-out-file={out}.%p"]
         command += [str(python) if python.exists() else sys.executable]
-        command += [str(Path(__file__).with_name("in_process.py")), str(folder)]
+        command += [str(Path(__file__).with_name("in_process.py")), *map(str, folders)]
         paths = ":".join(str(tree / part) for part in ("sdk", "proxy", "backend", "lab"))
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": paths}
         try:
             done = subprocess.run(
-                command, check=False, capture_output=True, text=True, env=environment, cwd=folder, timeout=TIMEOUT_S
+                command, check=False, capture_output=True, text=True, env=environment, cwd=name, timeout=TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
-            raise CannotCount(f"{workload.name} did not end in {TIMEOUT_S} s") from None
+            raise CannotCount(f"failed: the workloads did not end in {TIMEOUT_S} s") from None
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("==")]
-            raise CannotCount(f"{workload.name} failed: {lines[-1][:400] if lines else done.returncode}")
-        total = _TOTAL.findall((folder / f"{out.name}{_LOOP}").read_text())
-    return max(map(int, total)) / workload.units
+            raise CannotCount("; ".join(line[:400] for line in lines[-2:]) or f"failed with status {done.returncode}")
+        files = [Path(f"{out}.{(folder / 'pid').read_text()}{_LOOP}") for folder in folders]
+        totals = [max(map(int, _TOTAL.findall(file.read_text()))) for file in files]
+    return [total / workload.units for total, workload in zip(totals, workloads, strict=True)]
 
 
 def main(argv: list[str]) -> int:
@@ -314,7 +317,7 @@ def main(argv: list[str]) -> int:
         print(f"{'instructions':<16}" + "".join(f"{tree.name:>14}" for tree in trees), flush=True)
         for name in names:
             workload = WORKLOADS[name]()
-            figures = [count(tree, workload, asked.limits) for tree in trees]
+            figures = [count(tree, [workload], asked.limits)[0] for tree in trees]
             row = "".join(f"{figure:>14,.0f}" for figure in figures)
             ratios = "".join(f"  x {figure / figures[0]:.3f}" for figure in figures[1:])
             print(f"{name + ' a ' + workload.unit:<16}{row}{ratios}", flush=True)

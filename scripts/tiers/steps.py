@@ -141,8 +141,8 @@ def full_steps() -> tuple[Step, ...]:
         Step("wheel", pytest("tests/compiled/test_wheel.py"), compiled=True),
         Step("deploy", ("scripts/deploy",)),
         Step("vulnerabilities", (PYTHON, "scripts/audit.py")),
-        Step("hostile", pytest(HOSTILE, processes=3)),
         Step("costs of requests", ("scripts/costs",)),
+        Step("hostile", pytest(HOSTILE, processes=3)),
     )
     return (sglang, *set_ups, *main, *of_tests, *of_others)
 

@@ -1,5 +1,6 @@
 """`python -m bench budget`: what may cost more, and what fails."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ DOCUMENT = {"tolerance": 0.02, "workloads": ["w1", "w5"]}
 def counts(monkeypatch: pytest.MonkeyPatch, base: float, here: float) -> None:
     """What is counted of each workload, in place of callgrind."""
 
-    def count(tree: Path, workload: Counted) -> float:
-        return here if tree == ROOT else base
+    def count(tree: Path, workloads: Sequence[Counted]) -> list[float]:
+        return [here if tree == ROOT else base] * len(workloads)
 
     monkeypatch.setattr(budget, "count", count)
     monkeypatch.setattr(budget, "tree_of", lambda *_: True)
