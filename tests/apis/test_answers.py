@@ -15,7 +15,7 @@ from tests.apis.folded import FOLDS, failed
 from tests.apis.played import Answered, Scene
 
 UPDATE: Final = os.environ.get("WARMROUTE_UPDATE_GOLDEN") == "1"
-OTHER_READS: Final = ("at once", "by byte")
+OTHER_READS: Final = ("at once", pytest.param("by byte", marks=pytest.mark.nightly))
 BOTH: Final = sorted({run.folder for run in runs() if run.stream} & {run.folder for run in runs() if not run.stream})
 
 
@@ -46,12 +46,12 @@ def test_what_a_client_gets(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("feed", OTHER_READS)
 @pytest.mark.parametrize("run", [run for run in runs() if run.stream and "leaves_at" not in run.setup], ids=name_of)
-def test_a_client_gets_the_same_whatever_the_reads_of_the_engines_answer(run: Run, tmp_path: Path) -> None:
-    for feed in OTHER_READS:
-        found = play(tmp_path, run, feed)
-        assert shown(found, run) == run.expected.read_text(), feed
-        assert charged(found) == _charge(run), feed
+def test_a_client_gets_the_same_whatever_the_reads_of_the_engines_answer(run: Run, feed: str, tmp_path: Path) -> None:
+    found = play(tmp_path, run, feed)
+    assert shown(found, run) == run.expected.read_text()
+    assert charged(found) == _charge(run)
 
 
 def _check_money(run: Run, answered: Answered, got: str, charge: dict[str, Any]) -> None:

@@ -185,6 +185,7 @@ def test_a_short_soak_sees_all_sorts_of_requests_end_as_they_must(tmp_path: Path
     assert [fault.split(" ")[0] for fault in grown.faults] == ["3", "memory"]
 
 
+@pytest.mark.nightly  # `costs of requests` counts in each full run
 @pytest.mark.timeout(300)  # callgrind is slow, and a loaded machine slower
 @pytest.mark.parametrize("limits", ["none", "both"])
 def test_instructions_are_counted_where_valgrind_is(limits: str) -> None:

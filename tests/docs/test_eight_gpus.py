@@ -70,6 +70,7 @@ DEFAULTS = (
 )  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(180)
 def test_each_command_runs_with_embedded_engines(tmp_path: Path) -> None:
     folder = tmp_path / "bin"

@@ -25,6 +25,7 @@ def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
     assert plans.PAGE.read_text() == plans.page(), "run: python -m bench.plans"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_page_of_targets_is_what_the_search_finds_today() -> None:
     assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m bench.plan_targets"

@@ -53,7 +53,7 @@ def test_the_demo_runs_in_a_clone_and_so_do_the_commands_that_it_names(tmp_path:
     assert all("tokens" in each for each in ladders)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_pip_installs_it_in_an_environment(tmp_path: Path) -> None:
     assert "Affinity off" in run(BY_PIP, tmp_path)
 

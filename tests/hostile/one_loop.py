@@ -1,6 +1,6 @@
-"""A proxy, its engine, a flood and a chat beside it in one event loop: `python -m tests.hostile.one_loop FOLDER`.
+"""A proxy, its engine, a flood and a chat beside it in one loop: `python -m tests.hostile.one_loop FOLDER KIND...`.
 
-So no count depends on which of their processes a busy machine lets run. Prints for each kind of request how many
+So no count depends on which of their processes a busy machine lets run. Prints for each named kind of request how many
 answers its flood gets during each of some chats of another tenant, as JSON.
 """
 
@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -156,7 +157,7 @@ async def flooded(proxy: ProxyProcess, port: int, kind: str) -> list[int]:
     return sorted(found)
 
 
-async def run(folder: Path) -> dict[str, list[int]]:
+async def run(folder: Path, kinds: Sequence[str]) -> dict[str, list[int]]:
     """The proxy is the product's own, as `warmroute proxy` runs it."""
     loop = asyncio.get_running_loop()
     engine = await loop.create_server(Answering, "127.0.0.1", 0)
@@ -173,7 +174,7 @@ async def run(folder: Path) -> dict[str, list[int]]:
                     break
             except httpx.ConnectError:
                 await asyncio.sleep(0.05)
-    found = {kind: await flooded(proxy, port, kind) for kind in KINDS}
+    found = {kind: await flooded(proxy, port, kind) for kind in kinds}
     os.kill(os.getpid(), signal.SIGTERM)
     await serving
     engine.close()
@@ -182,4 +183,4 @@ async def run(folder: Path) -> dict[str, list[int]]:
 
 if __name__ == "__main__":
     patience.wait()
-    print(json.dumps(uvloop.run(run(Path(sys.argv[1])))))
+    print(json.dumps(uvloop.run(run(Path(sys.argv[1]), sys.argv[2:]))))

@@ -305,6 +305,7 @@ def test_a_small_answer_to_the_proxy_itself_reserves_nothing() -> None:
     assert answers.given == [(200, b"x" * UNCOUNTED_BYTES)]
 
 
+@pytest.mark.uncompiled
 async def test_metrics_are_reserved_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, held = BodyMemory(2**30, 1, [0]), list[int]()
     text = b"# nothing\n" * 20_000

@@ -40,6 +40,8 @@ from warmroute_proxy.server.intake import caller as callers
 from warmroute_proxy.server.intake.known_body import KnownBodies
 from warmroute_proxy.server.intake.parsed_request import CHAT
 
+pytestmark = pytest.mark.uncompiled
+
 ROOM: Final = 40
 FEW: Final = 5
 MANY: Final = 10 * ROOM

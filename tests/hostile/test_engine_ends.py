@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.subjects.processes import until
 from tests.subjects.request_scene import Scene
 from warmroute_proxy.core.load.blame import Cause
@@ -47,6 +49,7 @@ def test_a_request_with_a_granted_field_is_not_tried_again(make_place: MakePlace
     assert len(place.living()) == 1
 
 
+@pytest.mark.uncompiled
 def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
     scene = Scene()
     scene.begin("queue")
@@ -57,6 +60,7 @@ def test_a_queued_copy_of_a_killer_is_refused_when_its_turn_comes() -> None:
     assert not scene.engines.by_id["aggregated"].upstream.legs
 
 
+@pytest.mark.uncompiled
 def test_a_queued_suspect_is_not_placed_beside_another_tenants() -> None:
     scene, other = Scene(), _intake("other")
     scene.begin("queue")

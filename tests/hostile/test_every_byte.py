@@ -183,7 +183,7 @@ class SmallScene(Scene):
         return self.proxy.metric("warmroute_cpu_seconds ")
 
 
-@pytest.fixture(scope="module", params=["http", "https"])
+@pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.nightly)])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serving(request.param, tmp_path_factory.mktemp("every_byte"), LIMITS) as found:
         yield found

@@ -121,6 +121,7 @@ def test_an_odd_file_is_a_sentence_and_exit_2(command: str, tmp_path: Path) -> N
     assert unnamed == [], "the sentence names the file"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", [name for name, (_, values) in COMMANDS.items() if values])
 def test_an_odd_value_is_read_or_a_sentence(command: str, tmp_path: Path) -> None:
     words, values = COMMANDS[command]

@@ -17,6 +17,8 @@ from warmroute_proxy.server.http.body_memory import UNCOUNTED_BYTES, BodyMemory
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
+pytestmark = pytest.mark.uncompiled
+
 PIECE_BYTES = 4_000
 PIECES = 150
 WAITING_BYTES = PIECE_BYTES * PIECES

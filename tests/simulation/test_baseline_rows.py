@@ -40,7 +40,7 @@ ROWS = {
 }
 
 CASES = [
-    (*setting, speed_up, policy, *row)
+    pytest.param(*setting, speed_up, policy, *row, marks=[pytest.mark.nightly] * (setting[0] == "conversation"))
     for setting, policies in ROWS.items()
     for policy, rows in policies.items()
     for speed_up, row in rows.items()

@@ -72,7 +72,10 @@ def trace(name: str) -> Trace:
     return load(path)
 
 
-@pytest.mark.parametrize(("name", "workers", "speed_up", "policy", "hit", "p90_s"), CASES)
+@pytest.mark.parametrize(
+    ("name", "workers", "speed_up", "policy", "hit", "p90_s"),
+    [pytest.param(*case, marks=[pytest.mark.nightly] * (case[:3] != ("conversation", 8, 2))) for case in CASES],
+)
 def test_row(name: str, workers: int, speed_up: int, policy: str, hit: float, p90_s: float) -> None:
     result = run(trace(name), Setup(workers), policy, speed_up)
     # Chunks that are hit make one row 0.007 better, whatever breaks ties and spreads arrivals (0.646 to 0.649).
@@ -84,6 +87,7 @@ def test_row(name: str, workers: int, speed_up: int, policy: str, hit: float, p9
 SYNTHETIC = [(speed_up, policy, hit) for name, _, speed_up, policy, hit, _ in CASES if name == "synthetic"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("speed_up", "policy", "hit"), SYNTHETIC)
 def test_row_where_prompts_are_cached_whole(
     speed_up: int, policy: str, hit: float, monkeypatch: pytest.MonkeyPatch

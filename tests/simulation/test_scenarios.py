@@ -24,6 +24,7 @@ def played(scenario: Scenario, *wanted: str, load: float = 1.0) -> dict[str, Res
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(180)  # it computes for 8 s
 def test_the_header_takes_the_hit_ratio_from_60_to_80_and_to_the_bound() -> None:
     """A replica in each region, for a sixth of the agents in half the time."""
@@ -39,6 +40,7 @@ def test_the_header_takes_the_hit_ratio_from_60_to_80_and_to_the_bound() -> None
     assert everybody.requests == total - total // 4, "the first quarter of the arrivals is left out"
 
 
+@pytest.mark.nightly
 def test_a_split_fleet_keeps_the_time_per_token_and_an_aggregated_one_the_first_token() -> None:
     calls = replace(pd.CALLS, sessions=pd.CALLS.sessions // 3, within_s=pd.CALLS.within_s / 3)
     scenario = pd.scenario(calls)

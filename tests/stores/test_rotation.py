@@ -132,7 +132,7 @@ def guarded(own_postgres: Postgres, engine: EngineProcess, tmp_path: Path) -> It
         yield made
 
 
-@pytest.mark.parametrize("first", ["the file", "the database"])
+@pytest.mark.parametrize("first", ["the file", pytest.param("the database", marks=pytest.mark.nightly)])
 def test_a_new_password_of_the_database_is_used_whichever_side_has_it_first(
     guarded: Guarded, traffic: Callable[[ProxyProcess], Traffic], first: str
 ) -> None:
@@ -186,7 +186,7 @@ def test_another_database_waits_for_a_restart_and_gets_no_row(
     until(lambda: guarded.rows() == len(clients.answers), "each answer has one row")
 
 
-@pytest.mark.parametrize("order", ["SIGHUP", "reload"])
+@pytest.mark.parametrize("order", ["SIGHUP", pytest.param("reload", marks=pytest.mark.nightly)])
 def test_an_order_to_reload_reads_the_address_again(
     own_postgres: Postgres, engine: EngineProcess, tmp_path: Path, order: str
 ) -> None:

@@ -210,6 +210,7 @@ def _ready(proxy: ProxyProcess) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_a_fleet_is_upgraded_without_a_lost_or_doubled_row_and_cannot_go_back(
     fleet: Fleet, older: tuple[str, ...]
 ) -> None:

@@ -22,7 +22,7 @@ from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.control.control_plane import described_routes
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.nightly
 
 CHECKS = [
     not_a_server_error,

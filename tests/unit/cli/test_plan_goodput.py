@@ -67,6 +67,7 @@ def test_a_trace_is_played_faster_by_its_sessions_alone() -> None:
     assert [each.at_s for each in faster(own, TRAFFIC, 2.0).requests] == [5.0, 7.0]
 
 
+@pytest.mark.nightly
 def test_the_command_takes_that_plan(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["plan", "--model", "gpt-oss-120b", "--gpus", "2xH100", "--input", "20000", "--output", "200"]
     assert main([*options, "--goodput", "--ttft-p90", "1s", "--json"]) == 0

@@ -28,6 +28,7 @@ def test_the_cheapest_kind_that_serves_the_traffic_is_planned(
     assert tomllib.loads((tmp_path / "plan.toml").read_text())["plan"]["gpus"] == "1xH100"
 
 
+@pytest.mark.nightly
 def test_a_kind_that_does_not_fit_or_not_serve_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--model", "llama-3.3-70b", "--input", "4000", "--output", "100", "--gpus", "1xL40S,4xH100"]
     assert main([*words, "--requests-per-s", "0.5", "--gpu-hour", "1"]) == 0

@@ -71,6 +71,7 @@ def test_a_bound_is_not_above_what_was_played() -> None:
         assert least.answer_s <= sizing.answer_p90_s
 
 
+@pytest.mark.nightly
 def test_memory_is_found_where_the_first_choice_has_too_little() -> None:
     """36,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
     traffic = Traffic(60_000, 400, 0.6, 0.9)
@@ -108,6 +109,7 @@ def test_wide_experts_decode_more_than_engines_of_two_nodes() -> None:
     assert wide.decode_utilisation < narrow.decode_utilisation / 1.5
 
 
+@pytest.mark.nightly
 def test_bounds_leave_out_nothing_that_is_better_over_nodes() -> None:
     traffic = Traffic(8000, 100, 8.0, 0.5)
     asked = request("deepseek-r1", "2x8xH200", traffic, split=AGGREGATED, hicache=False, speculation=False)
