@@ -92,6 +92,7 @@ def test_the_newest_night_is_the_first_row_and_the_oldest_goes() -> None:
     assert (rows[0], rows[-1], len(rows)) == (f"| {MAX_ROWS} |", "| 1 |", MAX_ROWS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", [[], ["stress", "--runs=1", "--loops=2", "--one-core=0", "--frozen=0"]])
 def test_what_was_started_ends_with_a_terminated_run(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
