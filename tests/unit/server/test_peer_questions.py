@@ -25,6 +25,7 @@ TENANT: Final = TenantConfig("first", (), "first", frozenset(), frozenset({"*"})
         ({"*"}, False, {"west", "north"}),
         ({"west", "south"}, False, {"west"}),
         ({"east"}, False, set()),
+        ({"south"}, False, set()),
         ({"east"}, True, {"west", "north"}),
     ],
 )
@@ -55,7 +56,8 @@ async def test_who_is_asked(allowed: set[str], of_all: bool, asked: set[str]) ->
         assert found.keys() == {region for region in REGIONS if of_all or tenant.may_be_served(region)}
         heard.clear()
         if not of_all:
-            await questions.ask(tenant, "/v1/usage/receipts/wr-1")
+            status, _ = await questions.ask(tenant, "/v1/usage/receipts/wr-1")
+            assert status == (200 if asked else 503 if "south" in allowed else 404), "a silent region may have it"
             assert heard <= asked
             assert bool(heard) == bool(asked)
         peers.close()

@@ -132,6 +132,9 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
         return json_answer(await asking.listed(request, question, request.state.tenant))
 
 
+_FOUND: Final = frozenset({200, 202})
+
+
 class Receipts:
     """Finds receipts: in the ledger, in the database, and in other regions."""
 
@@ -142,15 +145,22 @@ class Receipts:
         self._usage = usage
 
     async def find(self, tenant: TenantConfig, receipt_id: str, *, ask_others: bool) -> tuple[int, bytes] | None:
-        """The status and the body of the answer about a tenant's receipt; None if the receipt is not found."""
+        """The status and the body of the answer about a tenant's receipt; None if no proxy has the receipt. Raises:
+        Refusal, if a proxy or a region that may have it does not answer.
+        """
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
         path = f"/v1/usage/receipts/{receipt_id}"
-        if ask_others and RECEIPT_ID.fullmatch(receipt_id):
-            here = await self.proxies_here.read(path, (tenant.name, tenant.share_group))
-            return here or await self._questions.ask(tenant, path)
-        return None
+        if not ask_others or not RECEIPT_ID.fullmatch(receipt_id):
+            return None
+        here = await self.proxies_here.read(path, (tenant.name, tenant.share_group))
+        answers = [here, here if here[0] in _FOUND else await self._questions.ask(tenant, path)]
+        known = [answer for answer in answers if answer[0] in _FOUND]
+        if not known and any(status == 503 for status, _ in answers):
+            text = "a proxy or region that may have the receipt does not answer"
+            raise Refusal(503, text, code="ledger_unavailable", retry_after_s=1)
+        return known[0] if known else None
 
     async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
         """Void a row of this region that is in the database, but no longer in the files of the region's proxies.

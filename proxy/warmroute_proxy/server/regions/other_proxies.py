@@ -155,8 +155,10 @@ class OtherProxies:
         """
         found = [status for status, _ in await self._ask_all(path, tenant, "POST")]
         known = [status for status in found if status in {200, 409}]
-        if known:
-            return known[0]
+        return known[0] if known else await self._missing(found)
+
+    async def _missing(self, found: Sequence[int]) -> int:
+        """404, 410 or 503, as `ask` returns them, from the statuses of all other proxies."""
         silent = [link.upstream for link, status in zip(self._links, found, strict=True) if status != 404]
         if not silent:
             return 404
@@ -173,14 +175,15 @@ class OtherProxies:
             return True
         return True
 
-    async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
+    async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes]:
         """Send a GET about a turn to all other proxies. Returns the first answer with status 200 (the turn has ended)
-        or 202 (it is under way), or None.
+        or 202 (it is under way); without one the status 404, 410 or 503, as `ask` does.
         """
-        for status, body in await self._ask_all(path, tenant, "GET"):
+        found = await self._ask_all(path, tenant, "GET")
+        for status, body in found:
             if status in {200, 202}:
                 return status, body
-        return None
+        return await self._missing([status for status, _ in found]), b""
 
     async def _ask_all(self, path: str, tenant: tuple[str, str], method: str) -> list[tuple[int, bytes]]:
         """Ask all other proxies. The timeout is half of `timeout_s`, since whoever asks this proxy waits only that."""

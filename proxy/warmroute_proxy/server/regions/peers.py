@@ -153,19 +153,26 @@ class PeerQuestions:
         self._forwards = forwards
         self._timeout_s = timeout_s
 
-    async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
-        """Ask one region after the other by a small GET, until one answers with status 200 or 202. Returns that answer,
-        or None.
+    async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes]:
+        """Ask one region after the other by a small GET, until one answers with status 200 or 202. Returns that answer;
+        without one the status 404 if all regions have answered 404, otherwise 503.
         """
-        for region in self._asked(tenant):
-            upstream = self._peers.upstreams[region]
+        missing = 404
+        for region, upstream in self._peers.upstreams.items():
+            if not tenant.may_be_served(region):
+                continue
+            if region in self._peers.silent:
+                missing = 503
+                continue
             token = self._forwards.sign(
                 tenant.name, tenant.share_group, path, region, SHA256_OF_NOTHING, self._timeout_s
             )
             status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
             if status in {200, 202}:
                 return status, body
-        return None
+            if status != 404:
+                missing = 503
+        return missing, b""
 
     async def ask_all(
         self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float, *, of_all: bool = False
@@ -179,11 +186,6 @@ class PeerQuestions:
         asked = [region for region in may if region not in self._peers.silent]
         answers = await asyncio.gather(*[self._ask(region, tenant, target, session, timeout_s) for region in asked])
         return dict.fromkeys(may) | dict(zip(asked, answers, strict=True))
-
-    def _asked(self, tenant: TenantConfig) -> list[str]:
-        """The regions in which a tenant may be served and whose last probe was answered."""
-        upstreams, silent = self._peers.upstreams, self._peers.silent
-        return [region for region in upstreams if region not in silent and tenant.may_be_served(region)]
 
     async def _ask(
         self, region: str, tenant: TenantConfig, target: str, session: str | None, timeout_s: float
