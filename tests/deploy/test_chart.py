@@ -114,6 +114,15 @@ def test_the_proxy_takes_its_config(which: str, request: pytest.FixtureRequest, 
     assert serve(str(config), True, None) == 0
 
 
+def test_the_proxy_takes_each_of_its_limits(tmp_path: Path) -> None:
+    limits = dataclasses.replace(Limits(), shutdown_grace_s=900.0, new_sessions_wait=False)
+    values = {name: value for name, value in dataclasses.asdict(limits).items() if name != "shutdown_grace_s"}
+    found = accepted({"limits": values, "tenants": EVERYTHING["tenants"], "embeddedEngines": {"enabled": True}})
+    config = tmp_path / "warmroute.toml"
+    config.write_text(found.config())
+    assert load_config(config).limits == limits
+
+
 def test_a_pod_has_longer_to_end_than_its_longest_stream(everything: Rendered) -> None:
     found = render({"longestStreamSeconds": 3600, "preStopSeconds": 7, "embeddedEngines": {"enabled": True}})
     assert "shutdown_grace_s = 3600\n" in found.config()

@@ -1,12 +1,19 @@
 """The units: verified by systemd, their exposure rated by it, and their commands taken by warmroute."""
 
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zmq
 
+from tests.integration.proxy.test_large_bodies import answer, ask, large, reader_of
+from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
+from tests.subjects.scripted import ScriptedEngine
 from warmroute_backend.plan.deployment import Site
 from warmroute_cli.main import parser
 
@@ -76,3 +83,20 @@ def test_it_names_no_group_that_a_machine_may_lack_and_the_docs_make_its_users()
         assert not lines(name, "SupplementaryGroups")
         (user,) = lines(name, "User")
         assert re.search(rf"^useradd --system .* {user}$", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("more", "nicer"), [([], True), (["~setpriority"], False)], ids=["the unit's", "stricter"])
+def test_it_reads_large_bodies_and_kv_events_under_its_filter(more: list[str], nicer: bool, tmp_path: Path) -> None:
+    with ScriptedEngine("e0", answer) as engine, zmq.Context() as context, context.socket(zmq.XPUB) as events:
+        port = events.bind_to_random_port("tcp://127.0.0.1")
+        source = {"endpoint_host": "*", "endpoint_port_base": port, "block_size": 64}
+        engine.info = json.dumps({**json.loads(engine.info), "kv_events": source}).encode()
+        proxy = ProxyProcess(tmp_path, [engine.toml()], fresh=True)
+        script = Path(__file__).with_name("confined.py")
+        proxy.program = (str(script), ";".join([*lines("warmroute-proxy", "SystemCallFilter"), *more]))
+        with proxy:
+            assert events.poll(int(seconds(20) * 1000)), "the proxy follows the events"
+            answered = ask(proxy, large())
+            assert answered.status_code == 200, answered.text
+            (reader,) = reader_of(proxy)
+            assert (os.getpriority(os.PRIO_PROCESS, reader) > os.getpriority(os.PRIO_PROCESS, 0)) is nicer

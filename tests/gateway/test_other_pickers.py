@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.test_protocol import CHAT, answers
 from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.ports import free_port
-from tests.subjects.processes import PLAIN, until
+from tests.subjects.processes import PLAIN, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from tests.subjects.stopped import Several
 from warmroute_cli.main import main
@@ -46,6 +46,16 @@ def test_a_session_that_one_picker_has_placed_is_known_to_the_other(pickers: lis
         return bool(picker.row(given.headers["x-warmroute-receipt"])["predicted_cached"])
 
     until(known, "the second picker knows what the first has sent")
+
+
+def test_a_receipt_is_found_by_whichever_picker_is_asked(pickers: list[tuple[Picker, Envoy]]) -> None:
+    (picker, envoy), (_, other) = pickers
+    with envoy.client(picker.keys[0]) as client:
+        receipt = client.post(CHAT, json=chat("receipt")).headers["x-warmroute-receipt"]
+    picker.row(receipt)
+    with other.client(picker.keys[0]) as client:
+        found = client.get(f"/v1/usage/receipts/{receipt}")
+    assert (found.status_code, found.json()["id"]) == (200, receipt)
 
 
 def test_a_picker_is_well_as_long_as_it_runs(pickers: list[tuple[Picker, Envoy]]) -> None:

@@ -52,7 +52,7 @@ _PROXY: Final = (
     "SystemCallArchitectures=native",
     "SystemCallFilter=@system-service",
     "SystemCallFilter=~@privileged @resources",
-    "SystemCallFilter=setrlimit prlimit64 sched_setaffinity",
+    "SystemCallFilter=setrlimit prlimit64 setpriority sched_setscheduler",
     "SystemCallErrorNumber=EPERM",
 )
 """The restrictions and writable folders of deploy/systemd/warmroute-proxy.service, without its RemoveIPC. The proxy

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -186,7 +187,8 @@ def serve(connection: "Connection[Reply | None, LargeRequest]", config: Config, 
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C signals all processes; the proxy ends this one
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(NICENESS)
+    with suppress(OSError):  # a filter of system calls may refuse it
+        os.nice(NICENESS)
     reading = _Reading(config, secrets)
     while True:
         try:

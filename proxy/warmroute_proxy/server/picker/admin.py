@@ -1,13 +1,18 @@
-"""The HTTP endpoint of a picker: operators' requests, probes, and signed announcements of other pickers of its region.
+"""The HTTP endpoint of a picker: operators' requests, probes, and signed requests of other pickers of its region.
 
-A proxy answers probes and announcements at the port for clients, but the picker's port for clients speaks gRPC.
+A proxy answers probes and other proxies at the port for clients, but the picker's port for clients speaks gRPC.
 """
 
+from typing import Final
+
+from warmroute.contract import headers as names
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.endpoint import OPEN_PATHS, PublicEndpoint
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS
+
+_RECEIPTS: Final = "/v1/usage/receipts/"
 
 
 class PickerAdmin:
@@ -29,4 +34,6 @@ class PickerAdmin:
         self._admin.on_status(request, status)
 
     def _of(self, request: Request) -> Endpoint:
-        return self._public if request.path == ANNOUNCEMENTS or request.path in OPEN_PATHS else self._admin
+        of_picker = names.FORWARD in request.headers and request.path.startswith(_RECEIPTS)
+        is_public = of_picker or request.path == ANNOUNCEMENTS or request.path in OPEN_PATHS
+        return self._public if is_public else self._admin

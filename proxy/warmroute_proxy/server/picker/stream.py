@@ -218,7 +218,7 @@ class Stream(Carrier):
         if headers.end_of_stream:
             self._begin(request, self._exchange)
         elif self._buffered:
-            self.outbox.send(wire.go_on())
+            self.outbox.send(wire.GO_ON)
 
     def _count_for(self, tenant: str) -> None:
         """Count this stream for a tenant. Raises: Refusal, if the tenant has too many."""

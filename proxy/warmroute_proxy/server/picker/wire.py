@@ -80,10 +80,6 @@ def _attribute(message: Any, name: str) -> str:
     return fields[name].string_value if name in fields else ""
 
 
-def go_on() -> bytes:
-    return _GO_ON
-
-
 def destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], length: int) -> bytes:
     """The reply to a request's headers, with the engine to which the request goes."""
     answer = ext_proc.ProcessingResponse()
@@ -164,7 +160,9 @@ def _empty(name: str) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-_GO_ON: Final = _empty("request_headers")
+GO_ON: Final = _empty("request_headers")
+"""Has the gateway send the body."""
+
 REQUEST_TRAILERS: Final = _empty("request_trailers")
 """Leaves a request's trailers unchanged."""
 
