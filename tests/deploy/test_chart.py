@@ -49,6 +49,9 @@ EVERYTHING: dict[str, Any] = {
 USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "5"\n'
 """A config with a budget."""
 
+LIMITS = USD.replace("usd_per_day", "requests_per_minute").replace('"5"', "5")
+TRACING = '[tracing]\nendpoint = "http://c:4318"\n\n# more\nfollow_clients = false\n'
+
 
 @pytest.fixture(scope="module")
 def everything() -> Rendered:
@@ -356,8 +359,8 @@ def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
 
 def restarts(values: dict[str, Any]) -> str:
     """What pods are replaced by when it changes."""
-    template = render({"embeddedEngines": {"enabled": True}, **values}).one("StatefulSet")["spec"]["template"]
-    return str(template["metadata"]["annotations"]["checksum/restart"])
+    found = render({"embeddedEngines": {"enabled": True}, "replicas": 1, **values})
+    return str(found.one("StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/restart"])
 
 
 @pytest.mark.parametrize(
@@ -388,6 +391,22 @@ def test_values_that_are_live_replace_no_pod(values: dict[str, Any]) -> None:
 )
 def test_values_that_need_a_restart_replace_the_pods(values: dict[str, Any]) -> None:
     assert restarts(values) != restarts({})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "replaced"),
+    [
+        ("", TRACING, True),
+        (TRACING, TRACING.replace("false", "true"), True),
+        (TRACING, f"{TRACING}\n[[engine]]\nid = '0'\n", False),
+        ("", USD, True),
+        (USD, USD.replace("5", "6"), False),
+        (LIMITS, LIMITS.replace("5", "6"), True),
+        (LIMITS, USD, True),
+    ],
+)
+def test_tables_of_config_replace_the_pods_if_they_wait_for_a_restart(before: str, after: str, replaced: bool) -> None:
+    assert (restarts({"config": before}) != restarts({"config": after})) is replaced
 
 
 def test_the_chart_knows_which_keys_are_live() -> None:

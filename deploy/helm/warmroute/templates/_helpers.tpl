@@ -41,12 +41,20 @@ seccompProfile: {type: RuntimeDefault}
 {{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
 {{- end }}
 
-{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. */}}
+{{/* An amount of a budget in config, if there is one. */}}
+{{- define "warmroute.amount" -}}
+{{ regexFind "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config }}
+{{- end }}
+
+{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. In config, budgets are
+live once the proxy has a store for them: a database, or its own if it started with an amount. */}}
 {{- define "warmroute.restart" -}}
 {{- $proxy := omit .Values.proxy "media_schemes" "media_networks" "cors_origins" "websockets" }}
 {{- $limits := pick .Values.limits "body_memory_bytes" "connections" "connect_timeout_s" "response_bytes" "keyed_outlive_s" "keyed_replay_s" "keyed_answer_bytes" "keyed_total_bytes" "kept_prompt_bytes" "prompt_parts_bytes" }}
 {{- $discovery := .Values.discovery.enabled }}
-{{- list .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
+{{- $counts := or (ne .Values.secrets.ledgerDsn.name "") (ne (include "warmroute.amount" .) "") }}
+{{- $tables := printf "(?m)^[ \\t]*\\[+\\s*(%s)\\b.*(\\s*\\n[ \\t]*[^\\s\\[].*)*" (ternary "tracing" "tracing|budget" $counts) }}
+{{- list $counts (regexFindAll $tables .Values.config -1) .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
 {{- end }}
 
 {{/* How many proxies there may be. */}}
@@ -64,7 +72,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $all := add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
 {{- $alone := "or eachProxyCountsAlone: true, if each proxy may spend it whole" }}
 {{- if not .Values.eachProxyCountsAlone }}
-{{- if and (regexMatch "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config) (not .Values.secrets.ledgerDsn.name) }}
+{{- if and (include "warmroute.amount" .) (not .Values.secrets.ledgerDsn.name) }}
 {{- fail (printf "%d proxies would each spend the budgets of config: they need secrets.ledgerDsn.name, %s" $all $alone) }}
 {{- end }}
 {{- if and (regexMatch "(?m)^\\s*(requests_per_minute|tokens_per_minute|requests_at_once)\\s*=" .Values.config) (not .Values.secrets.redisUrl.name) }}
