@@ -311,7 +311,8 @@ def test_what_charts_are_expected_to_have() -> None:
     assert EXTRAS["extraVolumes"][0] in pod["volumes"]
     assert EXTRAS["extraVolumeMounts"][0] in container["volumeMounts"]
     assert found.one("Ingress")["spec"]["rules"][0]["host"] == "w.example"
-    assert found.one("HTTPRoute")["spec"]["rules"][0]["backendRefs"][0]["port"] == 8000
+    (rule,) = found.one("HTTPRoute")["spec"]["rules"]
+    assert (rule["backendRefs"][0]["port"], rule["timeouts"]) == (8000, {"request": "0s"})
     for name in ("money", "operators", "stores"):
         file = f"warmroute-{name}.json"
         shown = found.one("ConfigMap", f"east-warmroute-{name}")
