@@ -214,8 +214,8 @@ def test_the_database_is_migrated_before_an_upgrade_or_by_hand_alone(everything:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"][:3] == ["ledger", "migrate", "--expand-only"]
-    named = pod["volumes"][0]["secret"]
-    mounted = container["volumeMounts"][0]["mountPath"]
+    named = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}["secret-ledger"]
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["secret-ledger"]
     assert container["args"][-1] == f"{mounted}/{named['items'][0]['path']}"
     assert "initContainers" not in everything.pod()
     assert "Job" not in render({**EVERYTHING, "ledger": {"migrate": "never"}}).kinds()
@@ -318,6 +318,20 @@ def test_what_charts_are_expected_to_have() -> None:
         shown = found.one("ConfigMap", f"east-warmroute-{name}")
         assert shown["data"][file] == (ROOT / f"deploy/grafana/{file}").read_text()
         assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_the_migration_has_what_the_dsn_may_need() -> None:
+    """The file of an authority, a variable such as PGSSLROOTCERT, the nodes that reach the database."""
+    affinity = {"nodeAffinity": {}, "podAntiAffinity": {}}
+    found = accepted({**EVERYTHING, **EXTRAS, "affinity": affinity})
+    validate(found)
+    proxy, job = found.pod(), found.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"]
+    (of_proxy,), (of_job,) = proxy["containers"], job["containers"]
+    own = {"state", "config"}
+    assert of_job["volumeMounts"] == [each for each in of_proxy["volumeMounts"] if each["name"] not in own]
+    assert job["volumes"] == [each for each in proxy["volumes"] if each["name"] not in own]
+    assert (of_job["env"], job["priorityClassName"]) == (of_proxy["env"], proxy["priorityClassName"])
+    assert (proxy["affinity"], job["affinity"]) == (affinity, {"nodeAffinity": {}}), "none that keeps proxies apart"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-{{/* Where pods of proxies and pickers run, and whose images they may pull. */}}
+{{/* Where pods run, and whose images they may pull. */}}
 {{- define "warmroute.placed" -}}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . | quote }}
@@ -17,7 +17,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* The environment of a proxy's or picker's container. */}}
+{{/* The environment of a proxy's, picker's or migration's container. */}}
 {{- define "warmroute.env" -}}
 {{- $secrets := .Values.secrets }}
 {{- if or $secrets.ca.name $secrets.adminKey.name .Values.extraEnv }}
