@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.config_difference import LIVE_LIMITS, LIVE_PROX
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, accepted, notes, render
+from .charts import CHART, Rendered, accepted, notes, render, render_with
 from .container import ROOT
 
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
@@ -342,6 +342,16 @@ def picking() -> Rendered:
 
 def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
     validate(picking)
+
+
+@pytest.mark.parametrize("name", ["team-a-kimi-k2-production-us-east-1-gpus-of-a-company", "a" * 44 + "warmroute"])
+def test_names_of_long_releases_leave_room_for_what_kubernetes_appends(name: str) -> None:
+    """It writes the name of a StatefulSet and a hash of ten characters into a label, which may have 63."""
+    assert len(name) == 53, "the longest that Helm takes"
+    found = render_with(name, ["gateway.enabled=true", "embeddedEngines.enabled=true"], [])
+    names = [each["metadata"]["name"] for each in found.manifests if each["kind"] == "StatefulSet"]
+    assert len(names) == 3, found.refused
+    assert all(len(each) <= 63 - len("-0123456789") and "warmroute" in each for each in names)
 
 
 def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:

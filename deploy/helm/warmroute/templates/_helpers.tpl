@@ -1,6 +1,8 @@
-{{/* Names and labels. */}}
+{{/* At most 45 characters: a StatefulSet's name may have 52, of which 7 are `-picker`. Always with the chart's name, by
+which alerts find proxies. */}}
 {{- define "warmroute.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $release := .Release.Name | trunc 45 | trimSuffix "-" }}
+{{- if contains .Chart.Name $release }}{{ $release }}{{ else }}{{ $release | trunc 35 | trimSuffix "-" }}-{{ .Chart.Name }}{{ end }}
 {{- end }}
 
 {{- define "warmroute.selector" -}}
