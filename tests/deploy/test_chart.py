@@ -449,6 +449,7 @@ def test_the_chart_knows_which_keys_are_live() -> None:
     [
         {"replicas": 1},
         {"eachProxyCountsAlone": True},
+        {"eachProxyCountsAlone": True, "replicas": 1, "gateway": {"enabled": True}},
         {"secrets": {"ledgerDsn": {"name": "ledger"}}},
     ],
 )
@@ -460,6 +461,13 @@ def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dic
     alone = "eachProxyCountsAlone" in values
     assert ("counts budgets and limits alone" in notes(values)) is alone
     assert load_config(path).proxy.counts_alone is alone
+
+
+def test_notes_say_who_serves() -> None:
+    pickers = notes({"replicas": 0, "gateway": {"enabled": True}})
+    assert "2 pickers of region here" in pickers
+    assert "/v1" not in pickers
+    assert "2 to 8 proxies of region here" in notes({"autoscaling": {"kind": "hpa"}})
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -69,9 +69,14 @@ live once the proxy has a store for them: a database, or its own if it started w
 {{- if .Values.gateway.enabled }}{{ .Values.gateway.replicas }}{{ else }}0{{ end }}
 {{- end }}
 
+{{/* How many there may be that count. */}}
+{{- define "warmroute.all" -}}
+{{- add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
+{{- end }}
+
 {{/* Refuses what several proxies would each spend whole, as the proxy does. */}}
 {{- define "warmroute.counted" -}}
-{{- $all := add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
+{{- $all := include "warmroute.all" . | int }}
 {{- $alone := "or eachProxyCountsAlone: true, if each proxy may spend it whole" }}
 {{- if not .Values.eachProxyCountsAlone }}
 {{- if and (include "warmroute.amount" .) (not .Values.secrets.ledgerDsn.name) }}
@@ -101,7 +106,7 @@ tls_cert = "/etc/warmroute-secrets/tls/tls.crt"
 tls_key = "/etc/warmroute-secrets/tls/tls.key"
 {{- end }}
 {{- $proxies := int (include "warmroute.proxies" .) }}
-{{- if gt (add $proxies (include "warmroute.pickers" . | int)) 1 }}
+{{- if gt (include "warmroute.all" . | int) 1 }}
 {{- include "warmroute.counted" . }}
 {{- end }}
 {{- if .Picker }}
