@@ -337,7 +337,8 @@ def test_the_migration_has_what_the_dsn_may_need() -> None:
 @pytest.fixture(scope="module")
 def picking() -> Rendered:
     """Pickers for a gateway, in the place of proxies."""
-    return accepted({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
+    gateway = {"enabled": True, "engine": {"kv_events": "off"}, "enginePort": 8080}
+    return accepted({"replicas": 0, "gateway": gateway, "region": "east"})
 
 
 def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
@@ -368,6 +369,9 @@ def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
     policy = picking.one("NetworkPolicy", "east-warmroute-picker")["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert {"port": "grpc"} in policy["ingress"][0]["ports"]
+    assert {"ports": [{"port": pool["targetPorts"][0]["number"]}]} in policy["egress"]
+    spread = template["spec"]["topologySpreadConstraints"]
+    assert all(each["labelSelector"]["matchLabels"] == service["spec"]["selector"] for each in spread)
 
 
 def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
