@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.config_difference import LIVE_LIMITS, LIVE_PROX
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, accepted, notes, render
+from .charts import CHART, Rendered, accepted, notes, render, render_with
 from .container import ROOT
 
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
@@ -48,6 +48,9 @@ EVERYTHING: dict[str, Any] = {
 
 USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "5"\n'
 """A config with a budget."""
+
+LIMITS = USD.replace("usd_per_day", "requests_per_minute").replace('"5"', "5")
+TRACING = '[tracing]\nendpoint = "http://c:4318"\n\n# more\nfollow_clients = false\n'
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +223,8 @@ def test_the_database_is_migrated_before_an_upgrade_or_by_hand_alone(everything:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"][:3] == ["ledger", "migrate", "--expand-only"]
-    named = pod["volumes"][0]["secret"]
-    mounted = container["volumeMounts"][0]["mountPath"]
+    named = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}["secret-ledger"]
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["secret-ledger"]
     assert container["args"][-1] == f"{mounted}/{named['items'][0]['path']}"
     assert "initContainers" not in everything.pod()
     assert "Job" not in render({**EVERYTHING, "ledger": {"migrate": "never"}}).kinds()
@@ -317,7 +320,8 @@ def test_what_charts_are_expected_to_have() -> None:
     assert EXTRAS["extraVolumes"][0] in pod["volumes"]
     assert EXTRAS["extraVolumeMounts"][0] in container["volumeMounts"]
     assert found.one("Ingress")["spec"]["rules"][0]["host"] == "w.example"
-    assert found.one("HTTPRoute")["spec"]["rules"][0]["backendRefs"][0]["port"] == 8000
+    (rule,) = found.one("HTTPRoute")["spec"]["rules"]
+    assert (rule["backendRefs"][0]["port"], rule["timeouts"]) == (8000, {"request": "0s"})
     for name in ("money", "operators", "stores"):
         file = f"warmroute-{name}.json"
         shown = found.one("ConfigMap", f"east-warmroute-{name}")
@@ -325,14 +329,39 @@ def test_what_charts_are_expected_to_have() -> None:
         assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
+def test_the_migration_has_what_the_dsn_may_need() -> None:
+    """The file of an authority, a variable such as PGSSLROOTCERT, the nodes that reach the database."""
+    affinity = {"nodeAffinity": {}, "podAntiAffinity": {}}
+    found = accepted({**EVERYTHING, **EXTRAS, "affinity": affinity})
+    validate(found)
+    proxy, job = found.pod(), found.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"]
+    (of_proxy,), (of_job,) = proxy["containers"], job["containers"]
+    own = {"state", "config"}
+    assert of_job["volumeMounts"] == [each for each in of_proxy["volumeMounts"] if each["name"] not in own]
+    assert job["volumes"] == [each for each in proxy["volumes"] if each["name"] not in own]
+    assert (of_job["env"], job["priorityClassName"]) == (of_proxy["env"], proxy["priorityClassName"])
+    assert (proxy["affinity"], job["affinity"]) == (affinity, {"nodeAffinity": {}}), "none that keeps proxies apart"
+
+
 @pytest.fixture(scope="module")
 def picking() -> Rendered:
     """Pickers for a gateway, in the place of proxies."""
-    return accepted({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
+    gateway = {"enabled": True, "engine": {"kv_events": "off"}, "enginePort": 8080}
+    return accepted({"replicas": 0, "gateway": gateway, "region": "east"})
 
 
 def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
     validate(picking)
+
+
+@pytest.mark.parametrize("name", ["team-a-kimi-k2-production-us-east-1-gpus-of-a-company", "a" * 44 + "warmroute"])
+def test_names_of_long_releases_leave_room_for_what_kubernetes_appends(name: str) -> None:
+    """It writes the name of a StatefulSet and a hash of ten characters into a label, which may have 63."""
+    assert len(name) == 53, "the longest that Helm takes"
+    found = render_with(name, ["gateway.enabled=true", "embeddedEngines.enabled=true"], [])
+    names = [each["metadata"]["name"] for each in found.manifests if each["kind"] == "StatefulSet"]
+    assert len(names) == 3, found.refused
+    assert all(len(each) <= 63 - len("-0123456789") and "warmroute" in each for each in names)
 
 
 def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
@@ -349,6 +378,9 @@ def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
     policy = picking.one("NetworkPolicy", "east-warmroute-picker")["spec"]
     assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert {"port": "grpc"} in policy["ingress"][0]["ports"]
+    assert {"ports": [{"port": pool["targetPorts"][0]["number"]}]} in policy["egress"]
+    spread = template["spec"]["topologySpreadConstraints"]
+    assert all(each["labelSelector"]["matchLabels"] == service["spec"]["selector"] for each in spread)
 
 
 def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
@@ -365,8 +397,8 @@ def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
 
 def restarts(values: dict[str, Any]) -> str:
     """What pods are replaced by when it changes."""
-    template = render({"embeddedEngines": {"enabled": True}, **values}).one("StatefulSet")["spec"]["template"]
-    return str(template["metadata"]["annotations"]["checksum/restart"])
+    found = render({"embeddedEngines": {"enabled": True}, "replicas": 1, **values})
+    return str(found.one("StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/restart"])
 
 
 @pytest.mark.parametrize(
@@ -399,6 +431,22 @@ def test_values_that_need_a_restart_replace_the_pods(values: dict[str, Any]) -> 
     assert restarts(values) != restarts({})
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "replaced"),
+    [
+        ("", TRACING, True),
+        (TRACING, TRACING.replace("false", "true"), True),
+        (TRACING, f"{TRACING}\n[[engine]]\nid = '0'\n", False),
+        ("", USD, True),
+        (USD, USD.replace("5", "6"), False),
+        (LIMITS, LIMITS.replace("5", "6"), True),
+        (LIMITS, USD, True),
+    ],
+)
+def test_tables_of_config_replace_the_pods_if_they_wait_for_a_restart(before: str, after: str, replaced: bool) -> None:
+    assert (restarts({"config": before}) != restarts({"config": after})) is replaced
+
+
 def test_the_chart_knows_which_keys_are_live() -> None:
     helpers = (CHART / "templates/_helpers.tpl").read_text()
     restart = helpers.partition('define "warmroute.restart"')[2].partition("{{- end }}")[0]
@@ -414,6 +462,7 @@ def test_the_chart_knows_which_keys_are_live() -> None:
     [
         {"replicas": 1},
         {"eachProxyCountsAlone": True},
+        {"eachProxyCountsAlone": True, "replicas": 1, "gateway": {"enabled": True}},
         {"secrets": {"ledgerDsn": {"name": "ledger"}}},
     ],
 )
@@ -425,6 +474,13 @@ def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dic
     alone = "eachProxyCountsAlone" in values
     assert ("counts budgets and limits alone" in notes(values)) is alone
     assert load_config(path).proxy.counts_alone is alone
+
+
+def test_notes_say_who_serves() -> None:
+    pickers = notes({"replicas": 0, "gateway": {"enabled": True}})
+    assert "2 pickers of region here" in pickers
+    assert "/v1" not in pickers
+    assert "2 to 8 proxies of region here" in notes({"autoscaling": {"kind": "hpa"}})
 
 
 @pytest.mark.parametrize("name", KINDS)

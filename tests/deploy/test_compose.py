@@ -112,15 +112,23 @@ def test_prometheus_takes_its_config(prepared: Path, tmp_path: Path) -> None:
     assert "1 rule files found" in done.stdout
 
 
-def test_postgresql_takes_its_config() -> None:
-    """Started as its image does: the data here, the config there."""
+@pytest.mark.parametrize("initialises", [False, True])
+def test_postgresql_takes_its_config_and_is_healthy_once_it_listens(initialises: bool) -> None:
+    """Started as its image does: the data here, the config there, and for the volume's initialisation no TCP."""
     database = Postgres()
     try:
         config = database.folder / "postgresql.conf"
         shutil.copy(FOLDER / "config/postgresql.conf", config)
         words = ["-D", str(database.data), "-c", f"config_file={config}", "-k", str(database.folder)]
+        words += ["-c", "listen_addresses="] if initialises else []
+        database.host = str(database.folder)
         database.launch([str(database.bin / "postgres"), *words, "-p", str(database.port)])
-        assert database.sql("SHOW max_connections", "postgres") == ["50"]
+        where = {"PGHOST": database.host, "PGPORT": str(database.port)}
+        _, program, *check = COMPOSE["services"]["database"]["healthcheck"]["test"]
+        done = subprocess.run([database.bin / program, *check], check=False, env=where, timeout=seconds(30))
+        assert (done.returncode != 0) is initialises
+        dsn = f"postgresql://warmroute@/postgres?host={database.host}&port={database.port}"
+        assert database.sql("SHOW max_connections", dsn) == ["50"]
     finally:
         database.stop()
 

@@ -1,6 +1,8 @@
-{{/* Names and labels. */}}
+{{/* At most 45 characters: a StatefulSet's name may have 52, of which 7 are `-picker`. Always with the chart's name, by
+which alerts find proxies. */}}
 {{- define "warmroute.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- $release := .Release.Name | trunc 45 | trimSuffix "-" }}
+{{- if contains .Chart.Name $release }}{{ $release }}{{ else }}{{ $release | trunc 35 | trimSuffix "-" }}-{{ .Chart.Name }}{{ end }}
 {{- end }}
 
 {{- define "warmroute.selector" -}}
@@ -41,12 +43,20 @@ seccompProfile: {type: RuntimeDefault}
 {{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
 {{- end }}
 
-{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. */}}
+{{/* An amount of a budget in config, if there is one. */}}
+{{- define "warmroute.amount" -}}
+{{ regexFind "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config }}
+{{- end }}
+
+{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. In config, budgets are
+live once the proxy has a store for them: a database, or its own if it started with an amount. */}}
 {{- define "warmroute.restart" -}}
 {{- $proxy := omit .Values.proxy "media_schemes" "media_networks" "cors_origins" "websockets" }}
 {{- $limits := pick .Values.limits "body_memory_bytes" "connections" "connect_timeout_s" "response_bytes" "keyed_outlive_s" "keyed_replay_s" "keyed_answer_bytes" "keyed_total_bytes" "kept_prompt_bytes" "prompt_parts_bytes" }}
 {{- $discovery := .Values.discovery.enabled }}
-{{- list .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
+{{- $counts := or (ne .Values.secrets.ledgerDsn.name "") (ne (include "warmroute.amount" .) "") }}
+{{- $tables := printf "(?m)^[ \\t]*\\[+\\s*(%s)\\b.*(\\s*\\n[ \\t]*[^\\s\\[].*)*" (ternary "tracing" "tracing|budget" $counts) }}
+{{- list $counts (regexFindAll $tables .Values.config -1) .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
 {{- end }}
 
 {{/* How many proxies there may be. */}}
@@ -59,12 +69,17 @@ seccompProfile: {type: RuntimeDefault}
 {{- if .Values.gateway.enabled }}{{ .Values.gateway.replicas }}{{ else }}0{{ end }}
 {{- end }}
 
+{{/* How many there may be that count. */}}
+{{- define "warmroute.all" -}}
+{{- add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
+{{- end }}
+
 {{/* Refuses what several proxies would each spend whole, as the proxy does. */}}
 {{- define "warmroute.counted" -}}
-{{- $all := add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
+{{- $all := include "warmroute.all" . | int }}
 {{- $alone := "or eachProxyCountsAlone: true, if each proxy may spend it whole" }}
 {{- if not .Values.eachProxyCountsAlone }}
-{{- if and (regexMatch "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config) (not .Values.secrets.ledgerDsn.name) }}
+{{- if and (include "warmroute.amount" .) (not .Values.secrets.ledgerDsn.name) }}
 {{- fail (printf "%d proxies would each spend the budgets of config: they need secrets.ledgerDsn.name, %s" $all $alone) }}
 {{- end }}
 {{- if and (regexMatch "(?m)^\\s*(requests_per_minute|tokens_per_minute|requests_at_once)\\s*=" .Values.config) (not .Values.secrets.redisUrl.name) }}
@@ -91,7 +106,7 @@ tls_cert = "/etc/warmroute-secrets/tls/tls.crt"
 tls_key = "/etc/warmroute-secrets/tls/tls.key"
 {{- end }}
 {{- $proxies := int (include "warmroute.proxies" .) }}
-{{- if gt (add $proxies (include "warmroute.pickers" . | int)) 1 }}
+{{- if gt (include "warmroute.all" . | int) 1 }}
 {{- include "warmroute.counted" . }}
 {{- end }}
 {{- if .Picker }}

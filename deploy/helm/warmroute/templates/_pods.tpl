@@ -1,4 +1,4 @@
-{{/* Where pods of proxies and pickers run, and whose images they may pull. */}}
+{{/* Where pods run, and whose images they may pull. */}}
 {{- define "warmroute.placed" -}}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . | quote }}
@@ -17,7 +17,23 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* The environment of a proxy's or picker's container. */}}
+{{/* Keeps proxies apart, and pickers. */}}
+{{- define "warmroute.spread" -}}
+{{- if .Values.topologySpread.enabled }}
+topologySpreadConstraints:
+  {{- range list .Values.topologySpread.topologyKey "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "warmroute.selector" $ | nindent 8 }}
+        app.kubernetes.io/component: {{ if $.Picker }}picker{{ else }}proxy{{ end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The environment of a proxy's, picker's or migration's container. */}}
 {{- define "warmroute.env" -}}
 {{- $secrets := .Values.secrets }}
 {{- if or $secrets.ca.name $secrets.adminKey.name .Values.extraEnv }}
@@ -55,6 +71,9 @@ env:
 - ports: [{port: 30000, endPort: 32767}, {port: 5557, endPort: 5756}, {port: 8998, endPort: 9098}]
 # Other proxies, other regions, the API server.
 - ports: [{port: 8000}, {port: 443}, {port: 6443}]
+{{- if .Values.gateway.enabled }}
+- ports: [{port: {{ .Values.gateway.enginePort }}}]
+{{- end }}
 {{- if .Values.secrets.ledgerDsn.name }}
 - ports: [{port: 5432}]
 {{- end }}

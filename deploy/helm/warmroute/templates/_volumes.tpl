@@ -1,8 +1,13 @@
 {{/* Folders and not single files: the kubelet replaces what is in a folder when a Secret or ConfigMap changes. */}}
 {{- define "warmroute.mounts" -}}
 - {name: state, mountPath: /var/lib/warmroute}
-- {name: temporary, mountPath: /tmp}
 - {name: config, mountPath: /etc/warmroute, readOnly: true}
+{{ include "warmroute.givenMounts" . }}
+{{- end }}
+
+{{/* What the migration has as well: its DSN may name any of these files. */}}
+{{- define "warmroute.givenMounts" -}}
+- {name: temporary, mountPath: /tmp}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -15,9 +20,13 @@
 {{- if not .Values.persistence.enabled }}
 - {name: state, emptyDir: {}}
 {{- end }}
-- {name: temporary, emptyDir: {}}
 - name: config
   configMap: {name: {{ include "warmroute.name" . }}{{ if .Picker }}-picker{{ end }}}
+{{ include "warmroute.givenVolumes" . }}
+{{- end }}
+
+{{- define "warmroute.givenVolumes" -}}
+- {name: temporary, emptyDir: {}}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
