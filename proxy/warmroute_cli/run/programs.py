@@ -8,6 +8,7 @@ No file holds the key, which is in the environment.
 `$base_url`  the proxy's URL with /v1           `$model`    the model to ask for
 `$folder`    the program's own folder           `$context`  the tokens of the model's context
 `$git`       the user's Git settings, a file    `$session`  a session key that is new with each start
+`$output`    the most tokens of an answer, which programs keep free in the context: a quarter of it, up to 32,000
 """
 
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ _OPENCODE: Final = """{
       "npm": "@ai-sdk/openai-compatible",
       "name": "warmroute",
       "options": {"baseURL": "$base_url", "apiKey": "{env:WARMROUTE_API_KEY}"},
-      "models": {"$model": {"name": "$model", "limit": {"context": $context, "output": 32000}}}
+      "models": {"$model": {"name": "$model", "limit": {"context": $context, "output": $output}}}
     }
   }
 }
@@ -134,10 +135,10 @@ api_key_env = "WARMROUTE_API_KEY"
 provider = "warmroute"
 model = "$model"
 max_context_size = $context
-max_output_size = 32000
+max_output_size = $output
 
 [loop_control]
-reserved_context_size = 32000
+reserved_context_size = $output
 """
 """Without `max_output_size`, Kimi Code asks for an answer as long as the context, which engines refuse, so
 the proxy must ask twice in each turn. Without `reserved_context_size`, it compacts when 50,000 tokens are left.
@@ -150,7 +151,7 @@ _PI: Final = """{
       "api": "openai-completions",
       "apiKey": "$$WARMROUTE_API_KEY",
       "compat": {"supportsDeveloperRole": false},
-      "models": [{"id": "$model", "contextWindow": $context, "maxTokens": 32000}]
+      "models": [{"id": "$model", "contextWindow": $context, "maxTokens": $output}]
     }
   }
 }

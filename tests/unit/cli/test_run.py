@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,16 @@ def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
         assert path.read_text() == text
         assert path.with_name(before).read_text() == mine
         assert f"{before}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("context", [8_000, 16_384, 32_768, 40_000, 200_000])
+@pytest.mark.parametrize("name", ["opencode", "kimi", "pi"])
+def test_a_program_keeps_at_most_a_quarter_of_the_context_free_for_an_answer(
+    name: str, context: int, tmp_path: Path
+) -> None:
+    text = "".join(settings(name, tmp_path, replace(TARGET, context=context)).files.values())
+    found = re.findall(r'(?:"output": |max_output_size = |reserved_context_size = |"maxTokens": )(\d+)', text)
+    assert {int(each) for each in found} == {min(32_000, context // 4)}
 
 
 def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
