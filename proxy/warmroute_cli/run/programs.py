@@ -163,6 +163,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         install="npm install -g opencode-ai",
         model="kimi-k2.5",
         environment={
+            "GIT_CONFIG_GLOBAL": "$git",
             "OPENCODE_CONFIG": "$folder/opencode.json",
             "WARMROUTE_API_KEY": "$key",
             "XDG_CACHE_HOME": "$folder/cache",

@@ -152,6 +152,11 @@ def test_a_program_with_another_home_keeps_the_users_git_settings(
     assert git_settings(given, tmp_path) == [str(tmp_path / name) for name in git]
 
 
+def test_each_program_whose_git_would_read_another_folder_gets_the_users_git_settings() -> None:
+    moved = {name for name, each in PROGRAMS.items() if {"HOME", "XDG_CONFIG_HOME"} & each.environment.keys()}
+    assert moved == {name for name, each in PROGRAMS.items() if "GIT_CONFIG_GLOBAL" in each.environment}
+
+
 def test_git_reads_both_files_of_a_user(tmp_path: Path) -> None:
     both = [str(tmp_path / name) for name in ("xdg", 'a "plain" one')]
     for path, text in zip(both, ("name = n\n\temail = xdg", "email = plain"), strict=True):
