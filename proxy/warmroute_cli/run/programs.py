@@ -157,6 +157,16 @@ _PI: Final = """{
 }
 """
 
+_OTHER_THAN_ANTHROPIC: Final = (
+    "ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_ANTHROPIC_AWS",
+    "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_FOUNDRY",
+    "CLAUDE_CODE_USE_GATEWAY", "CLAUDE_CODE_USE_MANTLE", "CLAUDE_CODE_USE_VERTEX",
+)  # fmt: skip
+_OTHER_THAN_GEMINI: Final = (
+    "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_ENTERPRISE", "GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"
+)  # fmt: skip
+"""Variables by which clients of Anthropic's and Google's APIs ask another server, or send it another key."""
+
 PROGRAMS: Final[Mapping[str, Program]] = {
     "opencode": Program(
         command="opencode",
@@ -191,15 +201,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
         },
-        cleared=(
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_CUSTOM_HEADERS",
-            "ANTHROPIC_SMALL_FAST_MODEL",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-            "CLAUDE_CODE_USE_BEDROCK",
-            "CLAUDE_CODE_USE_FOUNDRY",
-            "CLAUDE_CODE_USE_VERTEX",
-        ),
+        cleared=("ANTHROPIC_API_KEY", "ANTHROPIC_SMALL_FAST_MODEL", *_OTHER_THAN_ANTHROPIC),
         sources=("https://code.claude.com/docs/en/llm-gateway", "https://code.claude.com/docs/en/settings"),
     ),
     "codex": Program(
@@ -221,7 +223,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "GOOGLE_GEMINI_BASE_URL": "$root",
         },
         files={".gemini/settings.json": _GEMINI},
-        cleared=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"),
+        cleared=_OTHER_THAN_GEMINI,
         sources=("https://geminicli.com/docs/reference/configuration/",),
     ),
     "qwen": Program(
@@ -379,6 +381,6 @@ def any_program(command: str) -> Program:
         install="Install it, or name one of the programs that `warmroute run --help` lists.",
         model="",
         environment=_ANY,
-        cleared=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
+        cleared=("ANTHROPIC_AUTH_TOKEN", *_OTHER_THAN_ANTHROPIC, *_OTHER_THAN_GEMINI),
         sources=(),
     )
