@@ -1,4 +1,4 @@
-// The sessions of OpenCode V1 that were seen: who started them, when, and how many requests they sent since they were shown.
+// The sessions of OpenCode V1 that were seen: who started them, when, and what they have sent since they were shown.
 //
 // Limit: `MAX_SESSIONS`, the least recently used go.
 
@@ -7,6 +7,7 @@ import type { PluginInput } from "@opencode-ai/plugin"
 import { Bounded } from "./bounded.js"
 import { within } from "./guarded.js"
 import type { Address, Expected } from "./proxy.js"
+import type { Spent } from "./turn.js"
 
 const MAX_SESSIONS = 1_000
 const MAX_DEPTH = 10
@@ -19,8 +20,12 @@ export interface Session {
   readonly directory: string | undefined
   /** Unix milliseconds; undefined where OpenCode did not say. */
   readonly createdMs: number | undefined
-  /** Requests since `takeRequests`. */
+  /** Requests since it was counted. */
   requests: number
+  /** When the first request was sent that is not counted, in unix milliseconds. */
+  sinceMs: number | undefined
+  /** What was counted and not shown. */
+  readonly unshown: Spent[]
   proxy: Address | undefined
   /** What the proxy knows of how soon it returns, since its last request. */
   expected: Expected | undefined
@@ -49,7 +54,8 @@ export class Sessions {
     if (found !== undefined) return found
     const createdMs = info.time?.created
     const { id, parentID: parent, title, directory } = info
-    const made = { id, parent, title, directory, createdMs, requests: 0, proxy: undefined, expected: undefined, last: {} }
+    const sent = { requests: 0, sinceMs: undefined, unshown: [], proxy: undefined, expected: undefined }
+    const made: Session = { id, parent, title, directory, createdMs, ...sent, last: {} }
     this.#sessions.set(info.id, made)
     this.#ids.push(info.id)
     this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)
