@@ -114,7 +114,7 @@ class V1 {
       void this.#waits(properties.sessionID).catch(this.#failed)
     }
     if (event.type === "session.deleted" && properties.info) this.#ended(properties.info.id)
-    if (event.type === "mcp.tools.changed") {
+    if (event.type === "mcp.tools.changed" && this.#early === undefined) {
       const occasion = `${properties.server}\0${Date.now()}`
       for (const warning of this.#watch.toolsChanged(`those of ${properties.server}`, occasion)) this.warn(warning)
     }
@@ -159,8 +159,6 @@ class V1 {
     session.proxy = addressOf(input)
     if (this.options.show && session.requests >= COUNTED_REQUESTS) void this.#count(session, Date.now()).catch(this.#failed)
     session.expected = undefined
-    // A title has no tools, and is asked for while those of the first turn are still being defined.
-    if (kind === "main" || kind === "sub") this.#watch.requested()
     const early = this.#early ?? []
     this.#early = undefined
     for (const message of early) this.warn(message)

@@ -76,18 +76,18 @@ test("each request says who sends it and what for", async () => {
   }
 })
 
-test("a title that is asked for while tools are defined makes none of them new", async () => {
+test("tools of a server that starts, and of another session's model, change no prompt", async () => {
   const { hooks, asked } = await started()
-  await created(hooks, "ses_1")
+  const changed = { event: { type: "mcp.tools.changed", properties: { server: "docs" } } } as never
   const define = (toolID: string) =>
     hooks["tool.definition"]?.({ toolID } as never, { description: toolID, parameters: {} } as never)
-  await define("bash")
-  await request(hooks, "ses_1", "title")
-  for (const tool of ["read", "write", "edit"]) await define(tool)
+  await hooks.event?.(changed)
+  await define("edit")
   await request(hooks, "ses_1")
+  await define("apply_patch")
   assert.equal(asked.toasts.length, 0)
-  await define("mcp_new")
-  assert.match(asked.toasts[0]?.message ?? "", /"mcp_new" was added/)
+  await hooks.event?.(changed)
+  assert.match(asked.toasts[0]?.message ?? "", /those of docs/)
 })
 
 test("a session has the name that a person knows, once it has a title", async () => {
