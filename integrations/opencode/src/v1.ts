@@ -150,10 +150,11 @@ class V1 {
     const kind = kindOf(input.agent, session.parent)
     const name = sessionName({ title: session.title, directory: session.directory ?? this.directory }, this.options.name)
     const sender = { session: session.id, agent: input.agent, parent: session.parent, kind, name }
-    const own = new Set(Object.keys(input.model.headers ?? {}).map((name) => name.toLowerCase()))
+    const own = new Map(Object.entries(input.model.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]))
     for (const [name, value] of Object.entries(identityHeaders(sender))) {
       if (!own.has(name)) output.headers[name] = value
     }
+    session.key = own.get("x-session-affinity") ?? session.id
     session.requests += 1
     session.sinceMs ??= Date.now()
     session.proxy = addressOf(input)
@@ -198,7 +199,7 @@ class V1 {
     if (proxy === undefined || sinceMs === undefined) return
     session.requests = 0
     session.sinceMs = nextMs
-    const found = await turnsOf(proxy, session.id, MAX_TURNS, sinceMs)
+    const found = await turnsOf(proxy, session.key, MAX_TURNS, sinceMs)
     if (found.length === 0) session.sinceMs = sinceMs // all have failed, or the proxy does not answer
     const counted = found.filter((turn) => !this.#countedTurns.has(turn.id))
     for (const turn of counted) this.#countedTurns.set(turn.id, true)
@@ -216,9 +217,10 @@ class V1 {
     for (const session of this.#sessions.family(id)) this.#expect(session, "end")
   }
 
-  /** Says it once for each turn, and nothing of a session that has sent nothing. */
+  /** Says it once for each turn, and nothing of a session that has sent nothing, or whose key others may have. */
   #expect(session: Session, expected: Expected): void {
-    if (session.proxy === undefined || session.expected === "end" || session.expected === expected) return
+    if (session.proxy === undefined || session.key !== session.id) return
+    if (session.expected === "end" || session.expected === expected) return
     session.expected = expected
     void expect(session.proxy, session.id, expected)
   }
@@ -228,9 +230,8 @@ class V1 {
     const family = this.#sessions.family(id)
     const proxy = family.find((each) => each.proxy !== undefined)?.proxy
     if (proxy === undefined) return "No request of this session has gone to a warmroute proxy since OpenCode started."
-    for (const each of family.slice(-MAX_FAMILY)) {
-      turns.push(...(await turnsOf(each.proxy ?? proxy, each.id, EXPLAINED_TURNS)))
-    }
+    const proxies = new Map(family.slice(-MAX_FAMILY).map((each) => [each.key, each.proxy ?? proxy]))
+    for (const [key, address] of proxies) turns.push(...(await turnsOf(address, key, EXPLAINED_TURNS)))
     turns.sort((one, other) => (other.settledAtS ?? 0) - (one.settledAtS ?? 0))
     return explanation(turns, this.#watch.notesOf(family.map((each) => each.id)))
   }

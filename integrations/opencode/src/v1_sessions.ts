@@ -15,6 +15,8 @@ const GET_TIMEOUT_MS = 1_000
 
 export interface Session {
   readonly id: string
+  /** Its `x-session-affinity`: the id, if the user has set no other. */
+  key: string
   readonly parent: string | undefined
   title: string | undefined
   readonly directory: string | undefined
@@ -55,7 +57,7 @@ export class Sessions {
     const createdMs = info.time?.created
     const { id, parentID: parent, title, directory } = info
     const sent = { requests: 0, sinceMs: undefined, unshown: [], proxy: undefined, expected: undefined }
-    const made: Session = { id, parent, title, directory, createdMs, ...sent, last: {} }
+    const made: Session = { id, key: id, parent, title, directory, createdMs, ...sent, last: {} }
     this.#sessions.set(info.id, made)
     this.#ids.push(info.id)
     this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)

@@ -222,6 +222,24 @@ test("the proxy is told once which sessions wait for the user, and which are ove
   assert.deepEqual(heard, ["ses_sub end", "ses_1 human", "ses_1 human", "ses_1 end"])
 })
 
+test("a session is asked for by the key that the user has set, and nobody is told that it ends", async () => {
+  const heard: unknown[] = []
+  const server = createServer(({ method, headers }, response) => {
+    heard.push([method, headers["x-session-affinity"]])
+    response.end(JSON.stringify({ data: [ROW] }))
+  })
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
+  const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const { hooks, asked } = await started()
+  await request(hooks, "ses_1", "build", { ...MODEL, headers: { "X-Session-Affinity": "mine" } }, baseURL)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await until(() => asked.toasts.length > 0)
+  await assert.rejects(async () => hooks["command.execute.before"]?.(command("ses_1"), { parts: [] }), /carried out/)
+  server.closeAllConnections()
+  server.close()
+  assert.deepEqual(heard, [["GET", "mine"], ["GET", "mine"]])
+})
+
 test("a turn is shown once, also where a request after it has failed", async () => {
   const { baseURL, asked: asks, stop } = await proxy([ROW])
   const { hooks, asked } = await started()
