@@ -1,6 +1,6 @@
 // The sessions of OpenCode V1 that were seen: who started them, when, and what they have sent since they were shown.
 //
-// Limit: `MAX_SESSIONS`, the least recently used go.
+// Limit: `MAX_SESSIONS`, those that were seen first go.
 
 import type { PluginInput } from "@opencode-ai/plugin"
 
@@ -46,7 +46,6 @@ export interface Info {
 
 export class Sessions {
   readonly #sessions = new Bounded<string, Session>(MAX_SESSIONS)
-  readonly #ids: string[] = []
 
   constructor(private readonly client: PluginInput["client"]) {}
 
@@ -59,8 +58,6 @@ export class Sessions {
     const sent = { requests: 0, sinceMs: undefined, unshown: [], proxy: undefined, expected: undefined }
     const made: Session = { id, key: id, parent, title, directory, createdMs, ...sent, last: {} }
     this.#sessions.set(info.id, made)
-    this.#ids.push(info.id)
-    this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)
     return made
   }
 
@@ -78,14 +75,9 @@ export class Sessions {
     return this.created(answer?.data ?? { id })
   }
 
-  known(id: string): Session | undefined {
-    return this.#sessions.get(id)
-  }
-
   /** The session itself and all that it has started, directly or not. */
   family(id: string): Session[] {
-    const all = this.#ids.map((each) => this.#sessions.get(each)).filter((each) => each !== undefined)
-    return all.filter((session) => session.id === id || this.#root(session) === id)
+    return this.#sessions.values().filter((session) => session.id === id || this.#root(session) === id)
   }
 
   #root(session: Session): string {
