@@ -22,14 +22,8 @@ export class Bounded<Key, Value> {
     }
   }
 
-  /** What is kept for a key, made where there is nothing. */
-  of(key: Key, make: () => Value): Value {
-    const found = this.#values.get(key) ?? make()
-    this.set(key, found)
-    return found
-  }
-
-  get size(): number {
-    return this.#values.size
+  /** The oldest first. */
+  values(): Value[] {
+    return [...this.#values.values()]
   }
 }

@@ -37,7 +37,6 @@ export class PrefixWatch {
   readonly #tools = new Bounded<string, string>(MAX_TOOLS)
   readonly #said = new Bounded<string, true>(MAX_SAID)
   readonly #notes: Note[] = []
-  #requested = false
 
   constructor(private readonly nowMs: () => number = Date.now) {}
 
@@ -67,13 +66,13 @@ export class PrefixWatch {
     )
   }
 
-  /** A tool that is about to be sent. Returns what to warn of. */
+  /** A tool that is about to be sent. Returns what to warn of: not of a new one, as each model has tools of its own. */
   tool(id: string, description: string, parameters: unknown): string[] {
     const now = digest(`${description}\0${JSON.stringify(parameters) ?? ""}`)
     const before = this.#tools.get(id)
     this.#tools.set(id, now)
-    if (before === now || (before === undefined && !this.#requested)) return []
-    return this.toolsChanged(before === undefined ? `"${id}" was added` : `"${id}" has changed`, `${id}\0${now}`)
+    if (before === undefined || before === now) return []
+    return this.toolsChanged(`"${id}" has changed`, `${id}\0${now}`)
   }
 
   /** The set of tools has changed: `what` says how. */
@@ -96,11 +95,6 @@ export class PrefixWatch {
       const how = !before.has(name) ? "was added" : now.has(name) ? "has changed" : "was removed"
       return this.toolsChanged(`"${name}" ${how}`, `${name}\0${now.get(name) ?? "removed"}`)
     })
-  }
-
-  /** A turn was sent, whose tools are all known: those that come from now on are new. */
-  requested(): void {
-    this.#requested = this.#tools.size > 0
   }
 
   #once(key: string, session: string | undefined, text: string): string[] {

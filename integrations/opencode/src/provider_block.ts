@@ -16,6 +16,7 @@ export interface Wanted {
   readonly plugin?: string | undefined
 }
 
+/** OpenCode keeps them free in the context, so an answer has at most a quarter of it. */
 const MAX_ANSWER_TOKENS = 8_192
 const DEFAULT_CONTEXT_TOKENS = 128_000
 
@@ -52,7 +53,7 @@ export function providerBlock(listed: readonly Listed[], wanted: Wanted): object
 
 function modelBlock(model: Listed): object {
   const context = model.max_model_len ?? DEFAULT_CONTEXT_TOKENS
-  const block = { name: model.id, limit: { context, output: Math.min(MAX_ANSWER_TOKENS, context) } }
+  const block = { name: model.id, limit: { context, output: Math.min(MAX_ANSWER_TOKENS, Math.floor(context / 4)) } }
   const rates = model.rates_usd_per_mtok
   if (rates === undefined) return block
   const cost = { input: Number(rates.input), output: Number(rates.output), cache_read: Number(rates.cached) }

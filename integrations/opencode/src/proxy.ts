@@ -14,10 +14,12 @@ export interface Address {
   readonly apiKey: string | undefined
 }
 
-/** The newest turns of a session, newest first. */
-export async function turnsOf(proxy: Address, session: string, limit: number): Promise<Turn[]> {
+/** The newest turns of a session, newest first: of those that ended since a time, if that is given. */
+export async function turnsOf(proxy: Address, session: string, limit: number, sinceMs?: number): Promise<Turn[]> {
   try {
-    const path = `usage/receipts?limit=${Math.min(Math.max(limit, 1), MAX_TURNS)}`
+    // As a duration, since the proxy has a clock of its own.
+    const since = sinceMs === undefined ? "" : `&since=${Math.floor((Date.now() - sinceMs) / 1_000) + 1}s`
+    const path = `usage/receipts?limit=${limit}${since}`
     const answer = await asked(proxy, path, "GET", { "x-session-affinity": session })
     if (!answer.ok) return []
     const { data } = (await answer.json()) as { data?: unknown }

@@ -1,6 +1,15 @@
 // What a proxy says of one turn: from a row of its list, or from the usage in an answer.
 
-export interface Turn {
+/** What turns come to. */
+export interface Spent {
+  readonly requests: number
+  readonly promptTokens: number
+  readonly cachedTokens: number
+  readonly priceNanousd: number
+  readonly listNanousd: number
+}
+
+export interface Turn extends Spent {
   readonly id: string
   readonly agent: string | undefined
   readonly kind: string | undefined
@@ -8,13 +17,12 @@ export interface Turn {
   readonly region: string
   /** Unix seconds; undefined in an answer, which comes at once. */
   readonly settledAtS: number | undefined
-  readonly promptTokens: number
-  readonly cachedTokens: number
-  readonly priceNanousd: number
-  readonly listNanousd: number
   /** Loss class -> tokens. */
   readonly loss: Readonly<Record<string, number>>
 }
+
+/** A row that takes a turn back has negative tokens and amounts. The credit of a turn has a row of its own. */
+const REQUESTS_OF_OUTCOME: Record<string, number> = { voided: -1, credited: 0 }
 
 /** A row of `GET /v1/usage/receipts`; undefined for what is none. */
 export function turnOfRow(row: unknown): Turn | undefined {
@@ -26,6 +34,7 @@ export function turnOfRow(row: unknown): Turn | undefined {
     kind: text(found.kind),
     number: count(found.turn),
     region: text(found.region) ?? "",
+    requests: REQUESTS_OF_OUTCOME[text(found.outcome) ?? ""] ?? 1,
     settledAtS: typeof found.settled_at === "number" ? found.settled_at : undefined,
     promptTokens: count(found.prompt_tokens),
     cachedTokens: count(found.cached_tokens),
@@ -45,6 +54,18 @@ export function turnOfUsage(usage: unknown): Turn | undefined {
   const cachedTokens = Object.values(members(receipt.cached)).map(count).reduce((sum, tokens) => sum + tokens, 0)
   const lost = Object.values(turn.loss).reduce((sum, tokens) => sum + tokens, 0)
   return { ...turn, cachedTokens, promptTokens: cachedTokens + lost }
+}
+
+/** What several come to. */
+export function summed(all: readonly Spent[]): Spent {
+  const total = (of: (each: Spent) => number) => all.reduce((sum, each) => sum + of(each), 0)
+  return {
+    requests: total((each) => each.requests),
+    promptTokens: total((each) => each.promptTokens),
+    cachedTokens: total((each) => each.cachedTokens),
+    priceNanousd: total((each) => each.priceNanousd),
+    listNanousd: total((each) => each.listNanousd),
+  }
 }
 
 function members(value: unknown): Record<string, unknown> {

@@ -1,12 +1,11 @@
 // Reads the receipt in an answer while it passes. The bytes go on unchanged, and whatever is read wrong is left out.
 //
-// Limits: of a stream one line up to `MAX_LINE_CHARS` is kept, of a whole answer `MAX_BODY_CHARS`; what is longer is not
-// read.
+// Limit: a whole answer, or a line of a stream, is kept up to `MAX_CHARS`; what is longer is not read. The last line of
+// Responses repeats the answer.
 
 import { type Turn, turnOfUsage } from "./turn.js"
 
-const MAX_LINE_CHARS = 64 * 1024
-const MAX_BODY_CHARS = 4 * 1024 * 1024
+const MAX_CHARS = 4 * 1024 * 1024
 const MARK = '"warmroute"'
 
 /** The same response; `found` gets its receipt before its end is read. */
@@ -60,7 +59,7 @@ class UsageReader {
         this.#tooLong = false
       }
       if (!this.#tooLong) this.#text += line
-      if (this.#text.length > (this.isStream ? MAX_LINE_CHARS : MAX_BODY_CHARS)) {
+      if (this.#text.length > MAX_CHARS) {
         this.#tooLong = true
         this.#text = ""
       }

@@ -13,7 +13,7 @@ import { identityHeaders, kindOf } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
 import { type Address, expect, type Expected, MAX_TURNS, turnsOf } from "./proxy.js"
-import type { Turn } from "./turn.js"
+import { type Spent, summed, type Turn } from "./turn.js"
 import { sessionName } from "./session_name.js"
 import { type Info, type Session, Sessions } from "./v1_sessions.js"
 import { explanation, turnLine } from "./words.js"
@@ -22,9 +22,11 @@ export const COMMAND = "warmroute"
 const DESCRIPTION = "explain the last cold turn of this session"
 const COMPATIBLE = "@ai-sdk/openai-compatible"
 const EXPLAINED_TURNS = 50
+/** A turn of more requests is asked for in parts: each may have a second row, and the proxy lists `MAX_TURNS`. */
+const COUNTED_REQUESTS = MAX_TURNS / 2
 const MAX_FAMILY = 20
 const MAX_WARNED = 3
-const MAX_SHOWN_TURNS = 2_000
+const MAX_COUNTED_TURNS = 2_000
 const SHOWN_MS = 5_000
 const WARNED_MS = 10_000
 
@@ -51,7 +53,7 @@ export async function server(input: PluginInput, given?: unknown): Promise<Hooks
 class V1 {
   readonly #watch = new PrefixWatch()
   readonly #sessions: Sessions
-  readonly #shownTurns = new Bounded<string, true>(MAX_SHOWN_TURNS)
+  readonly #countedTurns = new Bounded<string, true>(MAX_COUNTED_TURNS)
   /** Warnings that are on the screen. */
   #warned: Array<{ message: string; untilMs: number }> = []
   /** Warnings from before the first request, when no screen may be there; then undefined. */
@@ -112,7 +114,7 @@ class V1 {
       void this.#waits(properties.sessionID).catch(this.#failed)
     }
     if (event.type === "session.deleted" && properties.info) this.#ended(properties.info.id)
-    if (event.type === "mcp.tools.changed") {
+    if (event.type === "mcp.tools.changed" && this.#early === undefined) {
       const occasion = `${properties.server}\0${Date.now()}`
       for (const warning of this.#watch.toolsChanged(`those of ${properties.server}`, occasion)) this.warn(warning)
     }
@@ -148,15 +150,16 @@ class V1 {
     const kind = kindOf(input.agent, session.parent)
     const name = sessionName({ title: session.title, directory: session.directory ?? this.directory }, this.options.name)
     const sender = { session: session.id, agent: input.agent, parent: session.parent, kind, name }
-    const own = new Set(Object.keys(input.model.headers ?? {}).map((name) => name.toLowerCase()))
+    const own = new Map(Object.entries(input.model.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]))
     for (const [name, value] of Object.entries(identityHeaders(sender))) {
       if (!own.has(name)) output.headers[name] = value
     }
+    session.key = own.get("x-session-affinity") ?? session.id
     session.requests += 1
+    session.sinceMs ??= Date.now()
     session.proxy = addressOf(input)
+    if (this.options.show && session.requests >= COUNTED_REQUESTS) void this.#count(session, Date.now()).catch(this.#failed)
     session.expected = undefined
-    // A title has no tools, and is asked for while those of the first turn are still being defined.
-    if (kind === "main" || kind === "sub") this.#watch.requested()
     const early = this.#early ?? []
     this.#early = undefined
     for (const message of early) this.warn(message)
@@ -181,17 +184,26 @@ class V1 {
   async #idle(id: string): Promise<void> {
     const session = await this.#sessions.of(id)
     if (!this.options.show || session.parent !== undefined) return
-    const turns: Turn[] = []
-    for (const each of this.#sessions.family(id).filter((one) => one.requests > 0)) {
-      const requests = Math.min(each.requests, MAX_TURNS)
-      each.requests = 0
-      if (each.proxy === undefined) continue
-      const found = await turnsOf(each.proxy, each.id, requests)
-      turns.push(...found.filter((turn) => !this.#shownTurns.has(turn.id))) // a request that failed has none
+    const spent: Spent[] = []
+    for (const each of this.#sessions.family(id)) {
+      await this.#count(each, undefined)
+      spent.push(...each.unshown.splice(0))
     }
-    for (const turn of turns) this.#shownTurns.set(turn.id, true)
-    const line = turnLine(turns)
+    const line = turnLine(spent)
     if (line !== undefined) this.#shown(line)
+  }
+
+  /** Counts what a session has sent since `sinceMs`, which then is `nextMs`. */
+  async #count(session: Session, nextMs: number | undefined): Promise<void> {
+    const { proxy, sinceMs } = session
+    if (proxy === undefined || sinceMs === undefined) return
+    session.requests = 0
+    session.sinceMs = nextMs
+    const found = await turnsOf(proxy, session.key, MAX_TURNS, sinceMs)
+    if (found.length === 0) session.sinceMs = sinceMs // all have failed, or the proxy does not answer
+    const counted = found.filter((turn) => !this.#countedTurns.has(turn.id))
+    for (const turn of counted) this.#countedTurns.set(turn.id, true)
+    session.unshown.push(summed(counted))
   }
 
   /** Says that a session waits for the user. A sub-agent that is idle has given its answer, and is over. */
@@ -205,9 +217,10 @@ class V1 {
     for (const session of this.#sessions.family(id)) this.#expect(session, "end")
   }
 
-  /** Says it once for each turn, and nothing of a session that has sent nothing. */
+  /** Says it once for each turn, and nothing of a session that has sent nothing, or whose key others may have. */
   #expect(session: Session, expected: Expected): void {
-    if (session.proxy === undefined || session.expected === "end" || session.expected === expected) return
+    if (session.proxy === undefined || session.key !== session.id) return
+    if (session.expected === "end" || session.expected === expected) return
     session.expected = expected
     void expect(session.proxy, session.id, expected)
   }
@@ -217,9 +230,8 @@ class V1 {
     const family = this.#sessions.family(id)
     const proxy = family.find((each) => each.proxy !== undefined)?.proxy
     if (proxy === undefined) return "No request of this session has gone to a warmroute proxy since OpenCode started."
-    for (const each of family.slice(-MAX_FAMILY)) {
-      turns.push(...(await turnsOf(each.proxy ?? proxy, each.id, EXPLAINED_TURNS)))
-    }
+    const proxies = new Map(family.slice(-MAX_FAMILY).map((each) => [each.key, each.proxy ?? proxy]))
+    for (const [key, address] of proxies) turns.push(...(await turnsOf(address, key, EXPLAINED_TURNS)))
     turns.sort((one, other) => (other.settledAtS ?? 0) - (one.settledAtS ?? 0))
     return explanation(turns, this.#watch.notesOf(family.map((each) => each.id)))
   }

@@ -1,12 +1,13 @@
-// The sessions of OpenCode V1 that were seen: who started them, when, and how many requests they sent since they were shown.
+// The sessions of OpenCode V1 that were seen: who started them, when, and what they have sent since they were shown.
 //
-// Limit: `MAX_SESSIONS`, the least recently used go.
+// Limit: `MAX_SESSIONS`, those that were seen first go.
 
 import type { PluginInput } from "@opencode-ai/plugin"
 
 import { Bounded } from "./bounded.js"
 import { within } from "./guarded.js"
 import type { Address, Expected } from "./proxy.js"
+import type { Spent } from "./turn.js"
 
 const MAX_SESSIONS = 1_000
 const MAX_DEPTH = 10
@@ -14,13 +15,19 @@ const GET_TIMEOUT_MS = 1_000
 
 export interface Session {
   readonly id: string
+  /** Its `x-session-affinity`: the id, if the user has set no other. */
+  key: string
   readonly parent: string | undefined
   title: string | undefined
   readonly directory: string | undefined
   /** Unix milliseconds; undefined where OpenCode did not say. */
   readonly createdMs: number | undefined
-  /** Requests since `takeRequests`. */
+  /** Requests since it was counted. */
   requests: number
+  /** When the first request was sent that is not counted, in unix milliseconds. */
+  sinceMs: number | undefined
+  /** What was counted and not shown. */
+  readonly unshown: Spent[]
   proxy: Address | undefined
   /** What the proxy knows of how soon it returns, since its last request. */
   expected: Expected | undefined
@@ -39,7 +46,6 @@ export interface Info {
 
 export class Sessions {
   readonly #sessions = new Bounded<string, Session>(MAX_SESSIONS)
-  readonly #ids: string[] = []
 
   constructor(private readonly client: PluginInput["client"]) {}
 
@@ -49,10 +55,9 @@ export class Sessions {
     if (found !== undefined) return found
     const createdMs = info.time?.created
     const { id, parentID: parent, title, directory } = info
-    const made = { id, parent, title, directory, createdMs, requests: 0, proxy: undefined, expected: undefined, last: {} }
+    const sent = { requests: 0, sinceMs: undefined, unshown: [], proxy: undefined, expected: undefined }
+    const made: Session = { id, key: id, parent, title, directory, createdMs, ...sent, last: {} }
     this.#sessions.set(info.id, made)
-    this.#ids.push(info.id)
-    this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)
     return made
   }
 
@@ -70,14 +75,9 @@ export class Sessions {
     return this.created(answer?.data ?? { id })
   }
 
-  known(id: string): Session | undefined {
-    return this.#sessions.get(id)
-  }
-
   /** The session itself and all that it has started, directly or not. */
   family(id: string): Session[] {
-    const all = this.#ids.map((each) => this.#sessions.get(each)).filter((each) => each !== undefined)
-    return all.filter((session) => session.id === id || this.#root(session) === id)
+    return this.#sessions.values().filter((session) => session.id === id || this.#root(session) === id)
   }
 
   #root(session: Session): string {

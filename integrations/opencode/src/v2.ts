@@ -8,7 +8,7 @@ import { identityHeaders, type Kind } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
 import { sessionName } from "./session_name.js"
-import type { Turn } from "./turn.js"
+import { type Spent, summed, type Turn } from "./turn.js"
 import { tapped } from "./usage_tap.js"
 import type { Context, ContextEvent, HttpResponseEvent, ModelRequestEvent, RequestKind, SessionInfo } from "./v2_types.js"
 import { explanation, turnLine } from "./words.js"
@@ -37,8 +37,8 @@ class V2 {
   readonly #infos = new Bounded<string, SessionInfo>(MAX_SESSIONS)
   /** The turns of a session and of all that it has started, newest first, by the id of the first of them. */
   readonly #turns = new Bounded<string, Turn[]>(MAX_SESSIONS)
-  /** How many of them were not shown. */
-  readonly #unshown = new Bounded<string, number>(MAX_SESSIONS)
+  /** What those come to that were not shown. */
+  readonly #unshown = new Bounded<string, Spent[]>(MAX_SESSIONS)
   readonly #stopped = new AbortController()
   #emit: (said: Said) => Promise<void> = async () => {}
 
@@ -128,14 +128,14 @@ class V2 {
   #ended = async (session: string): Promise<void> => {
     await this.#refresh(session) // it may have a title now
     if (!this.options.show || (await this.#info(session)).parentID !== undefined) return
-    const line = turnLine((this.#turns.get(session) ?? []).slice(0, this.#unshown.get(session) ?? 0))
-    this.#unshown.set(session, 0)
+    const line = turnLine(this.#unshown.get(session) ?? [])
+    this.#unshown.set(session, [])
     if (line !== undefined) this.#say({ message: line, variant: "info", duration: SHOWN_MS })
   }
 
   #keep(root: string, turn: Turn): void {
     this.#turns.set(root, [turn, ...(this.#turns.get(root) ?? [])].slice(0, MAX_KEPT_TURNS))
-    this.#unshown.set(root, (this.#unshown.get(root) ?? 0) + 1)
+    this.#unshown.set(root, [summed([turn, ...(this.#unshown.get(root) ?? [])])])
   }
 
   async #info(id: string): Promise<SessionInfo> {

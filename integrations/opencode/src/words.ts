@@ -1,7 +1,7 @@
 // Sentences about turns: one line after each, and the explanation of the last cold one. Pure.
 
 import type { Note } from "./prefix_watch.js"
-import type { Turn } from "./turn.js"
+import { type Spent, summed, type Turn } from "./turn.js"
 
 /** Loss classes that a warm turn does not have, and what each means. The others come with every turn. */
 const COLD: Record<string, string> = {
@@ -26,16 +26,14 @@ const OTHER: Record<string, string> = {
 const COLD_SHARE = 0.02
 const COLD_TOKENS = 128
 
-/** What the requests of a turn come to, newest first, in a line or two; undefined where nothing is known. */
-export function turnLine(turns: readonly Turn[]): string | undefined {
-  if (turns.length === 0) return undefined
-  const prompt = total(turns, (turn) => turn.promptTokens)
-  const cached = total(turns, (turn) => turn.cachedTokens)
-  const price = total(turns, (turn) => turn.priceNanousd)
-  const saved = total(turns, (turn) => turn.listNanousd) - price
-  const requests = turns.length > 1 ? ` in ${turns.length} requests` : ""
-  const share = `${percent(cached, prompt)} of ${number(prompt)} tokens cached`
-  return `${share}${requests}\n${usd(price)}${saved > 0 ? `, ${usd(saved)} saved` : ""}`
+/** What the requests of a turn come to, in a line or two; undefined where nothing is known. */
+export function turnLine(all: readonly Spent[]): string | undefined {
+  const { requests, promptTokens, cachedTokens, priceNanousd, listNanousd } = summed(all)
+  if (requests < 1) return undefined
+  const saved = listNanousd - priceNanousd
+  const share = `${percent(cachedTokens, promptTokens)} of ${number(promptTokens)} tokens cached`
+  const counted = requests > 1 ? ` in ${number(requests)} requests` : ""
+  return `${share}${counted}\n${usd(priceNanousd)}${saved > 0 ? `, ${usd(saved)} saved` : ""}`
 }
 
 /** Whether a turn had to compute much that an earlier one could have left in a cache. */
@@ -48,7 +46,7 @@ export function explanation(turns: readonly Turn[], notes: readonly Note[]): str
   if (turns.length === 0) return "The proxy knows no turn of this session, or it does not answer."
   const cold = turns.find(isCold)
   if (cold === undefined) {
-    return `None of the last ${turns.length} requests of this session was cold:\n${turnLine(turns)}`
+    return `None of the last ${summed(turns).requests} requests of this session was cold:\n${turnLine(turns)}`
   }
   return [...headline(cold), ...lossLines(cold), ...costLines(cold), ...noteLines(cold, notes)].join("\n")
 }
@@ -79,10 +77,6 @@ function noteLines(turn: Turn, notes: readonly Note[]): string[] {
 
 function lostTokens(turn: Turn): number {
   return Object.keys(COLD).reduce((sum, name) => sum + (turn.loss[name] ?? 0), 0)
-}
-
-function total(turns: readonly Turn[], of: (turn: Turn) => number): number {
-  return turns.reduce((sum, turn) => sum + of(turn), 0)
 }
 
 function percent(part: number, whole: number): string {

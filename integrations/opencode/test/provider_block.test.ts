@@ -27,7 +27,7 @@ test("V1's block has limits and prices, and no key", () => {
             limit: { context: 200_000, output: 8_192 },
             cost: { input: 0.6, output: 3, cache_read: 0.1 },
           },
-          small: { name: "small", limit: { context: 4_096, output: 4_096 } },
+          small: { name: "small", limit: { context: 4_096, output: 1_024 } },
           plain: { name: "plain", limit: { context: 128_000, output: 8_192 } },
         },
       },

@@ -76,18 +76,18 @@ test("each request says who sends it and what for", async () => {
   }
 })
 
-test("a title that is asked for while tools are defined makes none of them new", async () => {
+test("tools of a server that starts, and of another session's model, change no prompt", async () => {
   const { hooks, asked } = await started()
-  await created(hooks, "ses_1")
+  const changed = { event: { type: "mcp.tools.changed", properties: { server: "docs" } } } as never
   const define = (toolID: string) =>
     hooks["tool.definition"]?.({ toolID } as never, { description: toolID, parameters: {} } as never)
-  await define("bash")
-  await request(hooks, "ses_1", "title")
-  for (const tool of ["read", "write", "edit"]) await define(tool)
+  await hooks.event?.(changed)
+  await define("edit")
   await request(hooks, "ses_1")
+  await define("apply_patch")
   assert.equal(asked.toasts.length, 0)
-  await define("mcp_new")
-  assert.match(asked.toasts[0]?.message ?? "", /"mcp_new" was added/)
+  await hooks.event?.(changed)
+  assert.match(asked.toasts[0]?.message ?? "", /those of docs/)
 })
 
 test("a session has the name that a person knows, once it has a title", async () => {
@@ -152,16 +152,22 @@ test("no hook fails where OpenCode and the proxy do", async () => {
 
 const command = (sessionID: string) => ({ command: "warmroute", sessionID, arguments: "" })
 
-async function proxy(rows: object[]): Promise<{ baseURL: string; asked: () => number; stop: () => void }> {
+/** A proxy with these rows, newest first. */
+async function proxy(rows: readonly (typeof ROW)[]): Promise<{ baseURL: string; asked: () => number; stop: () => void }> {
   let asked = 0
-  const server = createServer((_request, response) => response.end(JSON.stringify({ data: rows }), () => asked++))
+  const server = createServer(({ url }, response) => {
+    const parameters = new URL(url ?? "", "http://proxy").searchParams
+    const sinceS = Date.now() / 1000 - parseInt(parameters.get("since") ?? `${Date.now()}s`)
+    const data = rows.filter((row) => row.settled_at >= sinceS).slice(0, Number(parameters.get("limit")))
+    response.end(JSON.stringify({ data }), () => asked++)
+  })
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
   const stop = () => (server.closeAllConnections(), server.close())
   return { baseURL: `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`, asked: () => asked, stop }
 }
 
 const ROW = {
-  id: "wr-1", turn: 1, region: "east", settled_at: 1, prompt_tokens: 1_000, cached_tokens: 0, price_nanousd: 600_000,
+  id: "wr-1", turn: 1, region: "east", settled_at: 4e9, prompt_tokens: 1_000, cached_tokens: 0, price_nanousd: 600_000,
   list_nanousd: 600_000, loss: { cold: 1_000 }, agent: "build", kind: "main",
 }
 
@@ -216,6 +222,24 @@ test("the proxy is told once which sessions wait for the user, and which are ove
   assert.deepEqual(heard, ["ses_sub end", "ses_1 human", "ses_1 human", "ses_1 end"])
 })
 
+test("a session is asked for by the key that the user has set, and nobody is told that it ends", async () => {
+  const heard: unknown[] = []
+  const server = createServer(({ method, headers }, response) => {
+    heard.push([method, headers["x-session-affinity"]])
+    response.end(JSON.stringify({ data: [ROW] }))
+  })
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
+  const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const { hooks, asked } = await started()
+  await request(hooks, "ses_1", "build", { ...MODEL, headers: { "X-Session-Affinity": "mine" } }, baseURL)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await until(() => asked.toasts.length > 0)
+  await assert.rejects(async () => hooks["command.execute.before"]?.(command("ses_1"), { parts: [] }), /carried out/)
+  server.closeAllConnections()
+  server.close()
+  assert.deepEqual(heard, [["GET", "mine"], ["GET", "mine"]])
+})
+
 test("a turn is shown once, also where a request after it has failed", async () => {
   const { baseURL, asked: asks, stop } = await proxy([ROW])
   const { hooks, asked } = await started()
@@ -234,6 +258,31 @@ test("a turn is shown once, also where a request after it has failed", async () 
   stop()
   other.stop()
   assert.equal(asked.toasts.length, 2)
+})
+
+test("the line counts all requests of the turn and their credits, and nothing from before", async () => {
+  const old = ["wr-old-1", "wr-old-2"].map((id) => ({ ...ROW, id, settled_at: 1 }))
+  const credit = { ...ROW, outcome: "credited", prompt_tokens: 0, price_nanousd: -100_000, list_nanousd: 0 }
+  const cases: Array<[number, (id: string) => typeof ROW[], string]> = [
+    [3, (id) => (id === "wr-0" ? [{ ...ROW, id }] : []), "0% of 1,000 tokens cached\n$0.0006"],
+    [2, (id) => [{ ...credit, id: `${id}-credit` }, { ...ROW, id }], "0% of 2,000 tokens cached in 2 requests\n$0.0010, $0.0002 saved"],
+    [250, (id) => [{ ...ROW, id }], "0% of 250,000 tokens cached in 250 requests\n$0.15"],
+  ]
+  for (const [requests, left, wanted] of cases) {
+    const rows = [...old]
+    const { baseURL, asked: asks, stop } = await proxy(rows)
+    const { hooks, asked } = await started()
+    await created(hooks, "ses_1")
+    for (let sent = 0; sent < requests; sent++) {
+      await request(hooks, "ses_1", "build", MODEL, baseURL)
+      await until(() => asks() === Math.floor((sent + 1) / 100))
+      rows.unshift(...left(`wr-${sent}`))
+    }
+    await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+    await until(() => asked.toasts.length > 0)
+    stop()
+    assert.equal(asked.toasts[0]?.message, wanted)
+  }
 })
 
 test("warnings from before the first request are shown with it, and stay beside the next line", async () => {

@@ -122,6 +122,18 @@ test("receipts are read from answers, shown at the end, and explained", async ()
   assert.match(host.said[1]?.message ?? "", /\(sub, agent build\): 900 of 100,900 .* Receipt wr-ses_one\./s)
 })
 
+test("the line counts more requests than are kept for the explanation", async () => {
+  const host = new Host()
+  await plugin.setup(host.context({}))
+  for (let sent = 0; sent < 120; sent++) {
+    const event = { ...scope("ses_main", "build", "primary"), response: answer(`wr-${sent}`, { new: 100 }) }
+    await (await host.call("http.response", event)).response.text()
+  }
+  host.ended("ses_main")
+  while (host.said.length === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.match(host.said[0]?.message ?? "", /cached in 120 requests\n\$0\.12, /)
+})
+
 test("the context is watched and frozen", async () => {
   const host = new Host()
   await plugin.setup(host.context({ freezeDate: true }))

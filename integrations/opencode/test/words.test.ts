@@ -11,6 +11,7 @@ const turn = (given: Partial<Turn>): Turn => ({
   number: 2,
   region: "east",
   settledAtS: 1,
+  requests: 1,
   promptTokens: 1_000,
   cachedTokens: 960,
   priceNanousd: 1_200_000,

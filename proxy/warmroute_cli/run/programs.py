@@ -8,6 +8,7 @@ No file holds the key, which is in the environment.
 `$base_url`  the proxy's URL with /v1           `$model`    the model to ask for
 `$folder`    the program's own folder           `$context`  the tokens of the model's context
 `$git`       the user's Git settings, a file    `$session`  a session key that is new with each start
+`$output`    the most tokens of an answer, which programs keep free in the context: a quarter of it, up to 32,000
 """
 
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ _OPENCODE: Final = """{
       "npm": "@ai-sdk/openai-compatible",
       "name": "warmroute",
       "options": {"baseURL": "$base_url", "apiKey": "{env:WARMROUTE_API_KEY}"},
-      "models": {"$model": {"name": "$model", "limit": {"context": $context, "output": 32000}}}
+      "models": {"$model": {"name": "$model", "limit": {"context": $context, "output": $output}}}
     }
   }
 }
@@ -134,10 +135,10 @@ api_key_env = "WARMROUTE_API_KEY"
 provider = "warmroute"
 model = "$model"
 max_context_size = $context
-max_output_size = 32000
+max_output_size = $output
 
 [loop_control]
-reserved_context_size = 32000
+reserved_context_size = $output
 """
 """Without `max_output_size`, Kimi Code asks for an answer as long as the context, which engines refuse, so
 the proxy must ask twice in each turn. Without `reserved_context_size`, it compacts when 50,000 tokens are left.
@@ -150,11 +151,21 @@ _PI: Final = """{
       "api": "openai-completions",
       "apiKey": "$$WARMROUTE_API_KEY",
       "compat": {"supportsDeveloperRole": false},
-      "models": [{"id": "$model", "contextWindow": $context, "maxTokens": 32000}]
+      "models": [{"id": "$model", "contextWindow": $context, "maxTokens": $output}]
     }
   }
 }
 """
+
+_OTHER_THAN_ANTHROPIC: Final = (
+    "ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_ANTHROPIC_AWS",
+    "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_FOUNDRY",
+    "CLAUDE_CODE_USE_GATEWAY", "CLAUDE_CODE_USE_MANTLE", "CLAUDE_CODE_USE_VERTEX",
+)  # fmt: skip
+_OTHER_THAN_GEMINI: Final = (
+    "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_ENTERPRISE", "GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"
+)  # fmt: skip
+"""Variables by which clients of Anthropic's and Google's APIs ask another server, or send it another key."""
 
 PROGRAMS: Final[Mapping[str, Program]] = {
     "opencode": Program(
@@ -162,6 +173,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         install="npm install -g opencode-ai",
         model="kimi-k2.5",
         environment={
+            "GIT_CONFIG_GLOBAL": "$git",
             "OPENCODE_CONFIG": "$folder/opencode.json",
             "WARMROUTE_API_KEY": "$key",
             "XDG_CACHE_HOME": "$folder/cache",
@@ -189,15 +201,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
         },
-        cleared=(
-            "ANTHROPIC_API_KEY",
-            "ANTHROPIC_CUSTOM_HEADERS",
-            "ANTHROPIC_SMALL_FAST_MODEL",
-            "CLAUDE_CODE_OAUTH_TOKEN",
-            "CLAUDE_CODE_USE_BEDROCK",
-            "CLAUDE_CODE_USE_FOUNDRY",
-            "CLAUDE_CODE_USE_VERTEX",
-        ),
+        cleared=("ANTHROPIC_API_KEY", "ANTHROPIC_SMALL_FAST_MODEL", *_OTHER_THAN_ANTHROPIC),
         sources=("https://code.claude.com/docs/en/llm-gateway", "https://code.claude.com/docs/en/settings"),
     ),
     "codex": Program(
@@ -219,7 +223,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
             "GOOGLE_GEMINI_BASE_URL": "$root",
         },
         files={".gemini/settings.json": _GEMINI},
-        cleared=("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_GCA", "GOOGLE_GENAI_USE_VERTEXAI"),
+        cleared=_OTHER_THAN_GEMINI,
         sources=("https://geminicli.com/docs/reference/configuration/",),
     ),
     "qwen": Program(
@@ -377,6 +381,6 @@ def any_program(command: str) -> Program:
         install="Install it, or name one of the programs that `warmroute run --help` lists.",
         model="",
         environment=_ANY,
-        cleared=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
+        cleared=("ANTHROPIC_AUTH_TOKEN", *_OTHER_THAN_ANTHROPIC, *_OTHER_THAN_GEMINI),
         sources=(),
     )

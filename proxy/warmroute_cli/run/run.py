@@ -86,6 +86,7 @@ def settings_of(program: Program, target: Target, folder: Path, git: Sequence[st
         "key": target.key,
         "model": target.model,
         "context": str(target.context),
+        "output": str(min(MAX_ANSWER_TOKENS, target.context // 4)),
         "session": target.session,
         "folder": str(folder),
         "git": git[0] if len(git) == 1 else str(folder / "gitconfig"),
@@ -110,6 +111,7 @@ def _escaped(text: str) -> str:
 FOLDER = "run"
 WATCH = "warmroute usage --watch"
 DEFAULT_CONTEXT_TOKENS = 200_000
+MAX_ANSWER_TOKENS: Final = 32_000
 SCRIPT_BYTES = 4_096
 """How much of a command's file is read: enough for a script that pip has written."""
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from warmroute_cli.api import ApiError
 from warmroute_cli.main import main, parser
 from warmroute_cli.run import process, title
 from warmroute_cli.run.closing import by_agent, show
-from warmroute_cli.run.programs import PROGRAMS, any_program
+from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.run import Settings, Target, _proxy, git_settings, settings_of
 from warmroute_cli.run.run_options import split
 
@@ -106,13 +107,30 @@ def test_settings_that_cannot_be_read_are_kept_beside_the_new_ones(
         assert f"{before}\n" in capsys.readouterr().err
 
 
-def test_variables_that_would_lead_elsewhere_are_taken_away(tmp_path: Path) -> None:
-    given = {"ANTHROPIC_API_KEY": "sk-of-mine", "CLAUDE_CODE_USE_BEDROCK": "1", "EDITOR": "vi"}
-    found = settings("claude", tmp_path).variables(given)
-    assert "ANTHROPIC_API_KEY" not in found
-    assert "CLAUDE_CODE_USE_BEDROCK" not in found
-    assert found["EDITOR"] == "vi"
-    assert found["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080"
+@pytest.mark.parametrize("context", [8_000, 16_384, 32_768, 40_000, 200_000])
+@pytest.mark.parametrize("name", ["opencode", "kimi", "pi"])
+def test_a_program_keeps_at_most_a_quarter_of_the_context_free_for_an_answer(
+    name: str, context: int, tmp_path: Path
+) -> None:
+    text = "".join(settings(name, tmp_path, replace(TARGET, context=context)).files.values())
+    found = re.findall(r'(?:"output": |max_output_size = |reserved_context_size = |"maxTokens": )(\d+)', text)
+    assert {int(each) for each in found} == {min(32_000, context // 4)}
+
+
+@pytest.mark.parametrize(
+    ("program", "cleared"),
+    [
+        (PROGRAMS["claude"], ["ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_MANTLE"]),
+        (PROGRAMS["gemini"], ["GOOGLE_GENAI_USE_ENTERPRISE", "GOOGLE_GENAI_USE_VERTEXAI"]),
+        (any_program("python"), ["ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_USE_FOUNDRY", "GOOGLE_GENAI_USE_VERTEXAI"]),
+    ],
+)
+def test_variables_that_would_lead_elsewhere_are_taken_away(
+    program: Program, cleared: list[str], tmp_path: Path
+) -> None:
+    found = settings_of(program, TARGET, tmp_path, ["/home/somebody/.gitconfig"])
+    given = found.variables({"EDITOR": "vi", **dict.fromkeys(cleared, "1")})
+    assert given == {"EDITOR": "vi", **found.environment}
 
 
 def test_what_aider_reads_last_names_the_proxy_as_a_repository_may_have_a_file_of_variables(tmp_path: Path) -> None:
@@ -139,6 +157,11 @@ def test_a_program_with_another_home_keeps_the_users_git_settings(
         (tmp_path / name).touch()
     given = {name: str(tmp_path / value) for name, value in environ.items()}
     assert git_settings(given, tmp_path) == [str(tmp_path / name) for name in git]
+
+
+def test_each_program_whose_git_would_read_another_folder_gets_the_users_git_settings() -> None:
+    moved = {name for name, each in PROGRAMS.items() if {"HOME", "XDG_CONFIG_HOME"} & each.environment.keys()}
+    assert moved == {name for name, each in PROGRAMS.items() if "GIT_CONFIG_GLOBAL" in each.environment}
 
 
 def test_git_reads_both_files_of_a_user(tmp_path: Path) -> None:
@@ -213,11 +236,10 @@ def test_what_cannot_be_is_a_sentence_and_code_2(
 
 def test_any_program_gets_the_variables_of_all_apis(tmp_path: Path) -> None:
     found = settings_of(any_program("python"), TARGET, tmp_path, ["/home/somebody/.gitconfig"])
-    given = found.variables({"ANTHROPIC_AUTH_TOKEN": "mine", "EDITOR": "vi"})
+    given = found.variables({"EDITOR": "vi"})
     assert given["OPENAI_BASE_URL"] == "http://127.0.0.1:8080/v1"
     assert given["ANTHROPIC_BASE_URL"] == given["GOOGLE_GEMINI_BASE_URL"] == "http://127.0.0.1:8080"
     assert {given[f"{name}_API_KEY"] for name in ("OPENAI", "ANTHROPIC", "GEMINI")} == {TARGET.key}
-    assert "ANTHROPIC_AUTH_TOKEN" not in given
     assert (found.command, dict(found.files), given["EDITOR"]) == (("python",), {}, "vi")
 
 

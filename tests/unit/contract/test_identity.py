@@ -99,6 +99,8 @@ def test_what_a_client_says_of_a_request_is_shown_where_it_can_be(headers: dict[
         ({"user-agent": "opencode/1.18.34 ai-sdk/provider-utils/4.0.23"}, "opencode"),
         ({"user-agent": "claude-cli/2.1.273 (external, cli)"}, "claude-code"),
         ({"user-agent": "codex_cli_rs/0.80.0 (Linux)"}, "codex"),
+        ({"user-agent": "codex-tui/0.153.4 (Debian 12.0.0; x86_64) xterm-256color (codex-tui; 0.153.4)"}, "codex"),
+        ({"user-agent": "codex_vscode/0.150.0 (Windows 10.0; x86_64)"}, "codex"),
         ({"user-agent": "kimi-code-cli/2.1.0"}, "kimi-code"),
         ({"user-agent": "opencode/1", "x-warmroute-harness": "aider"}, "aider"),
         ({"user-agent": "<script>"}, ""),
