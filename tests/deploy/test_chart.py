@@ -331,7 +331,7 @@ def test_what_charts_are_expected_to_have() -> None:
 
 def test_the_migration_has_what_the_dsn_may_need() -> None:
     """The file of an authority, a variable such as PGSSLROOTCERT, the nodes that reach the database."""
-    affinity = {"nodeAffinity": {}, "podAntiAffinity": {}}
+    affinity: dict[str, dict[str, Any]] = {"nodeAffinity": {}, "podAntiAffinity": {}}
     found = accepted({**EVERYTHING, **EXTRAS, "affinity": affinity})
     validate(found)
     proxy, job = found.pod(), found.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"]

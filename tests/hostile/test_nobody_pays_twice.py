@@ -120,9 +120,9 @@ def test_a_link_that_breaks_at_any_byte_charges_what_was_received(regions: Regio
     until(lambda: regions.charged() == +regions.received, "each client pays what it received")
     voids = [row for row in regions.west.rows() if row["outcome"] == "voided"]
     assert voids
+    path = f"/v1/usage/receipts/{voids[0]['id'].removesuffix('-void')}"
     for proxy in (regions.east, regions.west):
         with proxy.client() as client:
-            path = f"/v1/usage/receipts/{voids[0]['id'].removesuffix('-void')}"
             found = until(lambda: (got := client.get(path)).status_code != 503 and got.json(), "both regions answer")
             assert found.get("voided_by") == voids[0]["id"], found
     with regions.east.client() as client:  # it adds up both regions
