@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from starlette.routing import Route
 
 from warmroute_cli.main import parser
 from warmroute_proxy.core.base.trouble import NOT_READY, Trouble
+from warmroute_proxy.server.control.control_plane import AdminParts, admin_app
 
 from .test_conditions import ROOT, RULES, expected, judged
 
@@ -47,6 +49,19 @@ def test_runbooks_run_what_the_image_has() -> None:
             ast.parse(shlex.split(words)[1])
     for name, text in PAGES.items():
         assert not re.search(r"`(curl|psql|dig|redis-cli|df)\b", text), name
+
+
+def test_pages_ask_the_admin_port_for_routes_that_it_has() -> None:
+    app = admin_app(AdminParts(*[object()] * len(AdminParts._fields)), {})  # type: ignore[arg-type]
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    asked = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        for verb, path in re.findall(r'(warmroute ask|GET|POST|DELETE) "?(/[\w/<>]+)', page.read_text()):
+            if verb == "warmroute ask" or path.startswith("/admin"):
+                method, asked = "GET" if verb == "warmroute ask" else verb, asked + 1
+                there = [route for route in routes if method in (route.methods or ()) and route.path_regex.match(path)]
+                assert there, f"{page}: {path}"
+    assert asked > 40
 
 
 def test_an_engine_is_drained_at_each_proxy() -> None:
