@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.search import searched
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import Kind, compare, live_lists, merged
+from warmroute_proxy.server.base.config_difference import LIVE_LISTS, Kind, compare, merged, usd_budgets_live
 from warmroute_proxy.server.base.config_file import parse_config
 
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -28,6 +28,13 @@ books = st.dictionaries(st.sampled_from(["first", "second"]), st.sampled_from(["
     ]
 )
 
+amounts: list[dict[str, Any]] = [
+    {"usd_per_month": "2"},
+    {"usd_per_month": "3", "warn_share": 0.5},
+    {"requests_per_minute": 1},
+    {"requests_per_minute": 2},
+]
+
 documents = st.builds(
     lambda engines, models, tenants, limits, proxy, sync, budgets: {
         "proxy": {"region": "east", **proxy},
@@ -36,7 +43,7 @@ documents = st.builds(
         "region": [{"name": "east"}],
         "engine": [{"url": f"http://{each['id']}", "region": "east", **each} for each in engines],
         "model": [{"input": "2", "cached": "1", "output": "3", **each} for each in models],
-        "budget": [{"tenants": [tenants[0]["name"]], "usd_per_day": "1", **each} for each in budgets],
+        "budget": [{"name": name, "tenants": [tenants[0]["name"]], **amount} for name, amount in budgets],
         "tenant": [{"key_sha256": [f"{ord(each['name']):064x}"], **each} for each in tenants],
     },
     listed("id", url=st.sampled_from(["http://x:1", "http://y:2"]).map(str), max_running=st.integers(1, 3)),
@@ -45,7 +52,7 @@ documents = st.builds(
     st.fixed_dictionaries({}, optional={"queue_timeout_s": st.integers(1, 3), "keyed_replay_s": st.integers(1, 3)}),
     st.fixed_dictionaries({}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3)}),
     st.sampled_from(["process", "disk"]),
-    st.just([]) | listed("name", usd_per_month=st.sampled_from(["2", "3"]), warn_share=st.sampled_from([0.5, 0.9])),
+    st.lists(st.tuples(names, st.sampled_from(amounts)), max_size=4, unique_by=lambda each: each[0]),
 ).filter(lambda document: len({each["url"] for each in document["engine"]}) == len(document["engine"]))
 
 
@@ -59,12 +66,12 @@ configs = documents.map(config)
 @searched(40)
 @given(configs, configs)
 def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, new: Config) -> None:
-    live = live_lists(running)
-    found = merged(running, new, live)
-    changes = compare(running, new, live)
-    assert compare(found, new, live) == [change for change in changes if change.waits_for_restart]
-    assert not [change for change in compare(running, found, live) if change.waits_for_restart]
-    for attribute in live.values():
+    usd_live = usd_budgets_live(running)
+    found = merged(running, new, usd_live)
+    changes = compare(running, new, usd_live)
+    assert compare(found, new, usd_live) == [change for change in changes if change.waits_for_restart]
+    assert not [change for change in compare(running, found, usd_live) if change.waits_for_restart]
+    for attribute in [*LIVE_LISTS.values(), "group_limits"]:
         assert getattr(found, attribute) == getattr(new, attribute)
     if not any(change.waits_for_restart for change in changes):
         assert found == new
@@ -74,8 +81,8 @@ def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, ne
 @searched(40)
 @given(configs, configs)
 def test_added_and_removed_change_their_places_the_other_way_round(one: Config, other: Config) -> None:
-    there = {(each.table, each.name, each.kind) for each in compare(one, other, live_lists(one))}
-    back = {(each.table, each.name, each.kind) for each in compare(other, one, live_lists(one))}
+    there = {(each.table, each.name, each.kind) for each in compare(one, other, usd_live=True)}
+    back = {(each.table, each.name, each.kind) for each in compare(other, one, usd_live=True)}
     mirrored = {Kind.ADDED: Kind.REMOVED, Kind.REMOVED: Kind.ADDED, Kind.CHANGED: Kind.CHANGED, Kind.MOVED: Kind.MOVED}
     assert there == {(table, name, mirrored[kind]) for table, name, kind in back}
 
@@ -84,6 +91,6 @@ def test_added_and_removed_change_their_places_the_other_way_round(one: Config, 
 @given(configs)
 def test_no_change_shows_a_value(running: Config) -> None:
     tenants = tuple(replace(each, key_sha256=("f" * 64,)) for each in running.tenants[:1])
-    changes = compare(running, replace(running, tenants=tenants), live_lists(running))
+    changes = compare(running, replace(running, tenants=tenants), usd_budgets_live(running))
     assert ("key_sha256",) in [change.keys for change in changes]
     assert "f" * 64 not in repr(changes)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget
-from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
+from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig, ProxyConfig
 from warmroute_proxy.server.base.config_bounds import live_fields
@@ -21,14 +21,17 @@ LIVE_LIMITS: Final = live_fields(Limits)
 """The keys of [limits] that may change while the proxy runs. Memory and connections are allotted once, at the start."""
 
 LIVE_PROXY: Final = live_fields(ProxyConfig)
-_LIVE_LISTS: Final[Mapping[str, str]] = {
+LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",
     "tenant": "tenants",
     "discovery": "discoveries",
 }
+"""Table -> its field of `Config`, for the lists that may change while a proxy runs. For budgets, see
+`usd_budgets_live`.
+"""
 
-_LISTS: Final[Mapping[str, str]] = {"region": "regions", **_LIVE_LISTS}
+_LISTS: Final[Mapping[str, str]] = {"region": "regions", **LIVE_LISTS}
 _NAMES: Final[Mapping[str, str]] = {"engine": "id", "discovery": "id"}
 """Table -> the field that names its elements, if that is not `name`."""
 
@@ -53,8 +56,8 @@ class ConfigChange(NamedTuple):
     waits_for_restart: bool
 
 
-def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[ConfigChange]:
-    """The changes of the new config, by table in the order of the reference. `live`: see `live_lists`."""
+def compare(running: Config, new: Config, usd_live: bool) -> list[ConfigChange]:
+    """The changes of the new config, by table in the order of the reference. `usd_live`: see `usd_budgets_live`."""
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
@@ -63,12 +66,14 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Confi
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
     found += _single("prices", _price_table(running), _price_table(new), frozenset({"credit_moved"}))
     for table, attribute in _LISTS.items():
-        found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in live)
-    return found + _list("budget", _budgets(running), _budgets(new), "budget" not in live)
+        found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in LIVE_LISTS)
+    applied = [*new.group_limits, *(new if usd_live else running).budgets]
+    found += _list("budget", [*running.group_limits, *running.budgets], applied, False)
+    return found + _list("budget", applied, [*new.group_limits, *new.budgets], True)
 
 
-def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
-    """The running config with all changes of the new one that need no restart. `live`: see `live_lists`."""
+def merged(running: Config, new: Config, usd_live: bool) -> Config:
+    """The running config with all changes of the new one that need no restart. `usd_live`: see `usd_budgets_live`."""
     return replace(
         running,
         proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
@@ -78,21 +83,18 @@ def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
                 for field in fields(Limits)
             }
         ),
-        **{attribute: getattr(new, attribute) for attribute in live.values()},
-        group_limits=(new if "budget" in live else running).group_limits,
+        **{attribute: getattr(new, attribute) for attribute in LIVE_LISTS.values()},
+        budgets=(new if usd_live else running).budgets,
+        group_limits=new.group_limits,
         model_by_name=new.model_by_name,
         tenant_by_name=new.tenant_by_name,
         credit_moved=new.credit_moved,
     )
 
 
-def live_lists(started: Config) -> Mapping[str, str]:
-    """Table -> its field of `Config`, for the lists that may change while a proxy runs.
-
-    Budgets may change if the proxy has a store for them, which depends on the config with which it started.
-    """
-    has_store = started.database is not None or bool(started.budgets)
-    return {**_LIVE_LISTS, "budget": "budgets"} if has_store else _LIVE_LISTS
+def usd_budgets_live(started: Config) -> bool:
+    """Whether budgets in USD may change: the proxy has a store for them if it started with a database or a budget."""
+    return started.database is not None or bool(started.budgets)
 
 
 def _single(
@@ -114,11 +116,6 @@ def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) ->
     if [name for name in old if name in new] != [name for name in new if name in old]:
         found.append(ConfigChange(table, "", Kind.MOVED, (), waits))
     return sorted(found, key=lambda change: (change.kind.value, change.name))
-
-
-def _budgets(config: Config) -> Sequence[Budget | ScopeLimits]:
-    """The records made from the tables [[budget]]: amounts by period, per-minute limits and concurrency limits."""
-    return [*config.budgets, *config.group_limits]
 
 
 def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]]:

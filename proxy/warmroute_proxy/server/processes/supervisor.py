@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import live_lists, merged
+from warmroute_proxy.server.base.config_difference import merged, usd_budgets_live
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ACCEPTED_FILE, ConfigSource, ReadConfig, RefusedMark
 from warmroute_proxy.server.base.files import FileChanges
@@ -125,7 +125,7 @@ class Supervisor:
         self._send_rest = send_rest
         self._problems_of = problems_of
         config, self._running, self._source = running.config, running, source
-        self._live_lists = live_lists(config)
+        self._usd_live = usd_budgets_live(config)
         self._changes = FileChanges(source.path)
         self._certificate = FileChanges(*config.proxy.tls_files)
         self._certificate.found()
@@ -255,7 +255,7 @@ class Supervisor:
         """
         try:
             found = self._source.read()
-            config = merged(self._config, found.config, self._live_lists)
+            config = merged(self._config, found.config, self._usd_live)
             if problems := self._problems_of(config):
                 raise ConfigError(str(self._source.path), problems)
             is_other = found.digest != self._running.digest
@@ -270,7 +270,7 @@ class Supervisor:
             self._refused.note(1)
             return False
         self._refused.clear()
-        self._running = found._replace(config=merged(self._running.config, found.config, self._live_lists))
+        self._running = found._replace(config=merged(self._running.config, found.config, self._usd_live))
         self._config = config
         return is_other
 

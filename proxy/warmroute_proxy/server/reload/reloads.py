@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import ConfigChange, compare, live_lists, merged
+from warmroute_proxy.server.base.config_difference import ConfigChange, compare, merged, usd_budgets_live
 from warmroute_proxy.server.base.config_file import ConfigError, check_memory
 from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
@@ -100,7 +100,7 @@ class Reloads:
     ) -> None:
         """`access`: the tenants in the database; None without a database."""
         self._running = running
-        self._live_lists = live_lists(running.config)
+        self._usd_live = usd_budgets_live(running.config)
         self._live = live
         self.discovery = Discovery(state_dir, self.engines_found)
         self._membership = membership
@@ -132,8 +132,8 @@ class Reloads:
     def look(self, source: ConfigSource) -> Difference:
         """Read and check a file, and say what it would change. Raises: ConfigError."""
         read = source.read()
-        changes = compare(self._running.config, read.config, self._live_lists)
-        config = merged(self._live.now, read.config, self._live_lists)
+        changes = compare(self._running.config, read.config, self._usd_live)
+        config = merged(self._live.now, read.config, self._usd_live)
         problems = problems_of(config, self._prices)
         if self._access is not None:
             problems += self._access.newly_left_out(config)
@@ -152,7 +152,7 @@ class Reloads:
         self._live.replace(config)
         self.discovery.replace(config)
         self._use_engines(found.joining)
-        self._running = found.read._replace(config=merged(self._running.config, found.read.config, self._live_lists))
+        self._running = found.read._replace(config=merged(self._running.config, found.read.config, self._usd_live))
         self.problems = []
         self._metrics.add(declared.RELOADS_TOTAL, 1, (("outcome", "applied"),))
         _log_applied(found)
