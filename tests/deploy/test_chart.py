@@ -178,13 +178,15 @@ def test_proxies_name_all_that_there_may_be(everything: Rendered) -> None:
 
 
 def test_they_are_scaled_by_tokens_in_flight_and_by_the_queue(everything: Rendered) -> None:
-    metrics = everything.one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    hpa = everything.one("HorizontalPodAutoscaler")["spec"]
+    metrics = hpa["metrics"]
     page = (ROOT / "docs/reference/metrics.md").read_text()
     names = [each["pods"]["metric"]["name"] for each in metrics]
     assert names == ["warmroute_tokens_in_flight", "warmroute_queue_requests"]
     assert all(f"`{name}`" in page for name in names)
     keda = render({"autoscaling": {"kind": "keda"}, "embeddedEngines": {"enabled": True}}).one("ScaledObject")
     assert all(name in each["metadata"]["query"] for name, each in zip(names, keda["spec"]["triggers"], strict=True))
+    assert keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"] == {"behavior": hpa["behavior"]}
     assert "replicas" not in everything.one("StatefulSet")["spec"]
 
 
