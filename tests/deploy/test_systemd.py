@@ -83,6 +83,8 @@ def test_it_names_no_group_that_a_machine_may_lack_and_the_docs_make_its_users()
         assert not lines(name, "SupplementaryGroups")
         (user,) = lines(name, "User")
         assert re.search(rf"^useradd --system .* {user}$", page, re.MULTILINE)
+    steps = ["chgrp warmroute ", "chmod 640 ", "runuser -u warmroute -- ", "systemctl enable --now warmroute-proxy"]
+    assert sorted(steps, key=page.index) == steps  # secrets are of root with mode 600
 
 
 @pytest.mark.parametrize(("more", "nicer"), [([], True), (["~setpriority"], False)], ids=["the unit's", "stricter"])
