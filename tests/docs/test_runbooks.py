@@ -64,6 +64,12 @@ def test_pages_ask_the_admin_port_for_routes_that_it_has() -> None:
     assert asked > 40
 
 
+def test_the_log_of_several_pods_is_printed_beyond_ten_lines() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        for command in re.findall(r"kubectl logs [^`\n]*--selector [^`\n]*", page.read_text()):
+            assert "--tail=" in command, f"{page}: {command}"
+
+
 def test_an_engine_is_drained_at_each_proxy() -> None:
     """An order in one pod leaves the turns of the other proxies at the engine."""
     for name, text in PAGES.items():
