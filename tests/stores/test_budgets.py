@@ -152,6 +152,15 @@ async def test_a_file_of_budgets_from_before_is_used_on(tmp_path: Path) -> None:
     assert await Stores("sqlite", "", tmp_path).of("2").take(OF_KEY, now, 0) == Taken(0, 1_000)
 
 
+async def test_the_log_names_the_file_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = SqliteStore(tmp_path, "1", BUDGETS)
+    store._db.execute("DROP TABLE spool")
+    shipping = Shipping(Spool(fill(tmp_path, [])), store, BUDGETS_FILE)
+    shipping.closing.set()
+    await shipping.run()
+    assert "rows cannot be sent to budgets.sqlite, they wait" in caplog.text
+
+
 async def test_each_period_counts_for_itself(stores: Stores) -> None:
     await asyncio.to_thread(stores.settle, range(3), "1")
     store, month = stores.of("1"), span_of("month", BEGAN_S)

@@ -54,9 +54,11 @@ class OldFile(StoreError):
 class Shipping:
     """Sends the rows of one proxy. All methods are called in the thread of the store."""
 
-    def __init__(self, spool: Spool, store: RowStore) -> None:
+    def __init__(self, spool: Spool, store: RowStore, name: str = "the database") -> None:
+        """`name`: what the log calls the store."""
         self._spool = spool
         self._store = store
+        self._name = name
         self._position: Position | None = None  # of the store's last row; None if the store has to be asked
         self._running: frozenset[str] | None = None  # the starts that ran at the last look; None before the first
         self._ended: frozenset[str] = frozenset()  # starts whose leases are given back once the store has their rows
@@ -92,7 +94,7 @@ class Shipping:
         self._spool.close()
         if self.unsent:
             rows = f"{self.unsent} rows of the ledger" if self.confirmed else "rows of the ledger"
-            _LOG.warning("%s are not in the database yet; the next start sends them", rows)
+            _LOG.warning("%s are not in %s yet; the next start sends them", rows, self._name)
 
     async def _try(self) -> bool:
         """Send a batch. Returns whether there may be more rows."""
@@ -102,12 +104,12 @@ class Shipping:
             self._position = None
             problem = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
             if problem != self.problem:
-                _LOG.error("rows cannot be sent to the database, they wait in the ledger file: %s", problem)
+                _LOG.error("rows cannot be sent to %s, they wait in the ledger file: %s", self._name, problem)
             self.problem = problem
             self.unsent = self._spool.newest() - self.confirmed
             return False
         if self.problem:
-            _LOG.info("rows are sent to the database again")
+            _LOG.info("rows are sent to %s again", self._name)
             self.problem = ""
         return more
 

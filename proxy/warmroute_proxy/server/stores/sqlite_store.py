@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
-from warmroute_proxy.server.ledger.schema import connect
+from warmroute_proxy.server.ledger.schema import LedgerError, connect
 from warmroute_proxy.server.stores.spool import Batch, Position, SpooledRow
 
 BUDGETS_FILE: Final = "budgets.sqlite"
@@ -55,8 +55,13 @@ class SqliteStore:
     """Adds the costs of rows, and leases parts of budgets. Used in the thread of the store."""
 
     def __init__(self, state_dir: Path, boot: str, budgets: Sequence[Budget]) -> None:
-        self._db: sqlite3.Connection = connect(state_dir / BUDGETS_FILE)
-        self._db.executescript(_TABLES)
+        """Raises: LedgerError."""
+        path = state_dir / BUDGETS_FILE
+        try:
+            self._db: sqlite3.Connection = connect(path)
+            self._db.executescript(_TABLES)
+        except sqlite3.Error as error:
+            raise LedgerError(f"{path} cannot be used: {error}") from None
         self._boot = boot
         self._budgets = budgets
 

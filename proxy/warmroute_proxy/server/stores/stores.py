@@ -30,7 +30,7 @@ from warmroute_proxy.server.stores.price_table import PRICES_FILE, StoredPrices
 from warmroute_proxy.server.stores.prices import Prices
 from warmroute_proxy.server.stores.shipping import Shipping
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
-from warmroute_proxy.server.stores.sqlite_store import SqliteStore
+from warmroute_proxy.server.stores.sqlite_store import BUDGETS_FILE, SqliteStore
 from warmroute_proxy.server.stores.store_state import Connection, StoreError, StoreState, WrongSchema
 from warmroute_proxy.server.stores.store_thread import StoreThread
 
@@ -280,7 +280,7 @@ def _to_database(
 
 def _to_file(config: Config, store: SqliteStore) -> Callable[[], Shipping]:
     """What makes the sender of the ledger's rows to the file of budgets."""
-    return lambda: Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), store)
+    return lambda: Shipping(Spool(config.proxy.state_dir / LEDGER_FILE), store, BUDGETS_FILE)
 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:
