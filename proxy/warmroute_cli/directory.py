@@ -175,8 +175,15 @@ async def _revoke(arguments: Namespace, config: Config, operator: Operator) -> N
     print(f"revoked {arguments.key} of {tenant}; every proxy refuses it within 2 s")
 
 
+def _first(rows: list[T], limit: int) -> list[T]:
+    if len(rows) > limit:
+        print(f"only the first {limit} are listed: --limit N lists more", file=sys.stderr)
+    return rows[:limit]
+
+
 async def _list_keys(arguments: Namespace, config: Config, operator: Operator) -> None:
-    print_keys(await _key_admin(config, operator).keys(arguments.tenant, None, arguments.limit))
+    keys = await _key_admin(config, operator).keys(arguments.tenant, None, arguments.limit + 1)
+    print_keys(_first(keys, arguments.limit))
 
 
 async def _audit_keys(arguments: Namespace, config: Config, operator: Operator) -> None:
@@ -209,8 +216,8 @@ async def _import(arguments: Namespace, config: Config, operator: Operator) -> N
 
 
 async def _list_tenants(arguments: Namespace, config: Config, operator: Operator) -> None:
-    stored = await TenantAdmin(operator, config).tenants(None, arguments.limit)
-    print_tenants(config.tenant_by_name, stored)
+    stored = await TenantAdmin(operator, config).tenants(None, arguments.limit + 1)
+    print_tenants(config.tenant_by_name, _first(stored, arguments.limit))
 
 
 async def _audit_tenants(arguments: Namespace, config: Config, operator: Operator) -> None:

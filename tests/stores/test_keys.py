@@ -51,6 +51,9 @@ def test_after_a_rotation_both_keys_are_good_for_a_time(operator: Operator) -> N
     operator.until_all(key, 401)
     assert operator.statuses(second) == {200}
     assert re.search(rf"{id_} +first +expired", operator.does("keys", "list"))
+    first = operator.run("keys", "list", "--limit", "1")
+    assert len(re.findall(r"^ *k-", first.output, re.MULTILINE)) == 1
+    assert first.errors == "only the first 1 are listed: --limit N lists more\n"
 
 
 def test_while_the_database_is_away_the_keys_that_were_read_are_good_also_over_a_restart(
