@@ -73,6 +73,7 @@ def test_the_log_of_several_pods_is_printed_beyond_ten_lines() -> None:
 def test_an_engine_is_drained_at_each_proxy() -> None:
     """An order in one pod leaves the turns of the other proxies at the engine."""
     for name, text in PAGES.items():
+        assert "warmroute engines flip" not in text or "../how-to/rolling.md#an-engine" in text, name
         assert "warmroute engines drain" not in text, name
         assert "warmroute engines undrain" not in text, name
     loop = (
