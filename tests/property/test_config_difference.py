@@ -12,6 +12,7 @@ from tests.search import searched
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import LIVE_LISTS, Kind, compare, merged, usd_budgets_live
 from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.base.config_schema import document_schema
 
 names = st.sampled_from(["a", "b", "c", "d"])
 
@@ -50,7 +51,9 @@ documents = st.builds(
     listed("name", output=st.sampled_from(["4", "5"]), context_tokens=st.integers(1, 3), price=books),
     listed("name", requests_per_minute=st.integers(1, 3), salt_epoch=st.integers(0, 2)),
     st.fixed_dictionaries({}, optional={"queue_timeout_s": st.integers(1, 3), "keyed_replay_s": st.integers(1, 3)}),
-    st.fixed_dictionaries({}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3)}),
+    st.fixed_dictionaries(
+        {}, optional={"watch_config": st.booleans(), "port": st.integers(1, 3), "media_schemes": st.just(["https"])}
+    ),
     st.sampled_from(["process", "disk"]),
     st.lists(st.tuples(names, st.sampled_from(amounts)), max_size=4, unique_by=lambda each: each[0]),
 ).filter(lambda document: len({each["url"] for each in document["engine"]}) == len(document["engine"]))
@@ -73,6 +76,8 @@ def test_what_is_merged_is_the_new_config_but_for_what_waits(running: Config, ne
     assert not [change for change in compare(running, found, usd_live) if change.waits_for_restart]
     for attribute in [*LIVE_LISTS.values(), "group_limits"]:
         assert getattr(found, attribute) == getattr(new, attribute)
+    keys = {key for change in changes if change.table == "proxy" for key in change.keys}
+    assert keys <= set(document_schema()["properties"]["proxy"]["properties"])
     if not any(change.waits_for_restart for change in changes):
         assert found == new
     assert bool(changes) == (running != new)

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
@@ -20,7 +21,10 @@ from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 LIVE_LIMITS: Final = live_fields(Limits)
 """The keys of [limits] that may change while the proxy runs. Memory and connections are allotted once, at the start."""
 
-LIVE_PROXY: Final = live_fields(ProxyConfig)
+_LIVE_FIELDS: Final = live_fields(ProxyConfig)
+LIVE_PROXY: Final = _LIVE_FIELDS - {"media"} | {f"media_{name}" for name in Addresses._fields}
+"""The keys of [proxy] that may change while the proxy runs."""
+
 LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",
@@ -76,7 +80,7 @@ def merged(running: Config, new: Config, usd_live: bool) -> Config:
     """The running config with all changes of the new one that need no restart. `usd_live`: see `usd_budgets_live`."""
     return replace(
         running,
-        proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in LIVE_PROXY}),
+        proxy=replace(running.proxy, **{key: getattr(new.proxy, key) for key in _LIVE_FIELDS}),
         limits=Limits(
             **{
                 field.name: getattr(new.limits if field.name in LIVE_LIMITS else running.limits, field.name)
@@ -130,8 +134,8 @@ def _by_name(table: str, elements: Sequence[Any]) -> dict[str, dict[str, object]
 
 
 def _values(record: Any) -> dict[str, object]:
-    """The keys of a table with their values; empty without a table. The keys within limits, scopes and price books
-    replace these.
+    """The keys of a table with their values; empty without a table. The keys within limits, scopes, addresses and price
+    books replace these.
     """
     if record is None:
         return {}
@@ -143,6 +147,8 @@ def _values(record: Any) -> dict[str, object]:
             value = TenantLimits()
         if isinstance(record, ModelConfig) and name == "books":
             found |= _price_values(record)
+        elif isinstance(value, Addresses):
+            found |= {f"{name}_{key}": of_key for key, of_key in value._asdict().items()}
         else:
             found |= value._asdict() if isinstance(value, TenantLimits | Scope) else {name: value}
     return found
