@@ -27,7 +27,8 @@ from warmroute_proxy.server.control.metrics_page import MetricsPage, OwnGauges, 
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
-from warmroute_proxy.server.dialects.sockets import sockets_by_path
+from warmroute_proxy.server.dialects.responses import RESPONSES
+from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
 from warmroute_proxy.server.discovery.deletion_costs import DeletionCosts
 from warmroute_proxy.server.discovery.discovery import Discovery, last_discovered
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -143,12 +144,14 @@ class Proxy:
         )
 
     def _sockets(self) -> Mapping[str, Sockets]:
+        """The openers of WebSockets, by path."""
         router = self.router
 
         def over(lineage: int) -> None:
             router.observe_session(lineage, OVER, self.engines.clock())
 
-        return sockets_by_path(self.parser.terms, OpenConversations(over, router.working_set.turns_of_open))
+        open_conversations = OpenConversations(over, router.working_set.turns_of_open)
+        return {RESPONSES: ResponsesSockets(self.parser.terms, open_conversations)}
 
     def follow_directory(self) -> None:
         """Pass the database's tenants to all components that use tenants, now and at each change."""
