@@ -316,7 +316,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     another proxy sent. If the report did not count the prompt, the proxy counts too few tokens of other proxies until
     the next report.
     """
-    before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
+    before = {worker.id: router.fleet.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     memory = engines.memory_of(engine.line)
     status, body = await ask(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
     if not engines.has(engine):
@@ -333,7 +333,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     for row in rows if isinstance(rows, list) else []:
         worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
         if worker is not None:
-            ended = router.ended_prefill_tokens(worker.id)
+            ended = router.fleet.ended_prefill_tokens(worker.id)
             since = max(0, ended - before.get(worker.id, ended))  # below 0 if the worker was removed and added again
             router.observe_loads(worker.id, _loads(row, since), engines.clock())
 
