@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.cache.return_times import OVER
@@ -76,12 +75,6 @@ from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
 from warmroute_proxy.server.tracing.tracing import Tracing
-
-
-class Swept(Protocol):
-    """A component that has work to do a few times a second."""
-
-    def sweep(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -190,10 +183,10 @@ class Proxy:
             matches = partial(admin_key_matches, sha256_hex=digest)
         return AdminEndpoint(matches, self.authentication, control_plane)
 
-    def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
+    def sweep_steps(self, of_listeners: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         return [
             lambda: self.admission.sweep(self.clock()),
-            *[listener.sweep for listener in listeners],
+            *of_listeners,
             self.engines.sweep,
             self.idempotent_calls.sweep,
             self.ledger.sweep,
