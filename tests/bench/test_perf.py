@@ -12,10 +12,10 @@ import pytest
 from bench.__main__ import Run, chosen, machine, report
 from bench.bench import Bench, NotReady, Sample
 from bench.engines import STREAM_HEAD, Plan
-from bench.patient import patient
 from bench.proxies import ALL, OURS, OURS_PD, ROOT, Fleet, Place, Proxy, Running, Start
 from bench.soak import MAX_BYTES_A_REQUEST, SORTS, soak
 from bench.workloads import Workload, named
+from tests.bench.patient import patient
 from tests.machine import seconds
 
 from bench import instructions, peers, table
