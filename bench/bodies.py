@@ -7,7 +7,6 @@ have the same tools and system prompt. Bodies are the same in every run.
 import json
 import keyword
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -157,11 +156,3 @@ def _message(chat: dict[str, Any]) -> dict[str, Any]:
         given = json.loads(function["arguments"])
         content.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": given})
     return {"role": chat["role"], "content": content}
-
-
-def round_robin(first: int, step: int, bodies: list[bytes]) -> Iterator[bytes]:
-    """Each `step`th body from the `first` on, again and again."""
-    at = first
-    while True:
-        yield bodies[at % len(bodies)]
-        at += step

@@ -63,7 +63,6 @@ GOALS: Final = [
     Goal("w3pd-200k", ("rust pd",), 0.3, 0.35),
     Goal("w3pd-1m", ("rust pd",), 0.3, 0.35),
     Goal("w4", (), 12.0, 20.0),
-    Goal("latency", RUST, 1.0, 1.0),
     Goal("w5", RUST, 0.5, 0.7),
     Goal("w5s", RUST, 1.0, 1.2),
     Goal("w5m", ("python",), 0.1, 0.1),
@@ -184,8 +183,6 @@ def _goals(workload: Workload, rows: Sequence[ProcessReport]) -> list[str]:
         if other is not None and other.figure:
             ratio = ours.figure / other.figure
             said.append(f"- {ratio:.2f} x {other.proxy.name}: {_verdict(ratio, goal)}")
-    if workload.name == "latency":
-        said += _tail(ours, rows)
     return said
 
 
@@ -195,13 +192,3 @@ def _verdict(value: float, goal: Goal) -> str:
     if value <= goal.must:
         return f"holds {goal.must:g}, not the goal of {goal.goal:g}"
     return f"**misses {goal.must:g}** (goal {goal.goal:g})"
-
-
-def _tail(ours: ProcessReport, rows: Sequence[ProcessReport]) -> list[str]:
-    nginx = next((row for row in rows if row.proxy.kind == "nginx"), None)
-    if nginx is None:
-        return ["- p99: no nginx to compare with"]
-    bound_ms = 1.25 * nginx.middle("took_ms", "p99") + 1
-    p99_ms = ours.middle("took_ms", "p99")
-    verdict = "holds" if p99_ms <= bound_ms else "**misses**"
-    return [f"- p99 {p99_ms:.2f} ms, {verdict} {bound_ms:.2f} ms (1.25 x nginx's + 1 ms)"]

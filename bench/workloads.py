@@ -128,7 +128,6 @@ def _agents(name: str, size: int, seconds: float, *, pd: bool = False, new: bool
 
 _PACED: Final = Plan(chunks=200, interval_ms=20)
 ALL: Final = [
-    Workload("latency", "added latency of a chat of 2 KB, 1 connection", "ms added", 1, 1.5),
     Workload("w1", "2 KB in, 1 KB out, 32 connections", "us a request", 32, 1.6),
     Workload("w2", "100 streams, a chunk each 20 ms", "us a chunk", 100, streams_each=1, plan=_PACED, ramp_s=1.0),
     Workload(

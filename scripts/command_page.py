@@ -62,7 +62,10 @@ def page() -> str:
             lines += ["", f"### warmroute {each.name}", ""]
             lines += [f"{each.help[0].upper()}{each.help[1:]} ([more]({READ_ON[each.name]})).", ""]
             lines += ["```text", each.example, "```"]
-            lines += _options(commands.choices[each.name], "")
+            options = list(_options(commands.choices[each.name], ""))
+            if each.name == "key":
+                options[options.index("", 1) :] = ["", "The actions have the options of [`keys`](#warmroute-keys)."]
+            lines += options
     return "\n".join(lines) + "\n"
 
 

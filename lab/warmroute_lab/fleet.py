@@ -20,7 +20,7 @@ from warmroute_backend.asking import ask
 from warmroute_backend.plan.tables import value as toml_value
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
-from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
+from warmroute_cli.processes import POLL_S, Child, FleetError, Stopped, stop_all
 from warmroute_proxy.server.base.secrets import key_sha256
 
 REGIONS = ("east", "west")
@@ -77,7 +77,7 @@ class Proxy:
 
 
 @dataclass
-class LocalFleet:
+class LocalFleet(Stopped):
     """A fleet. `run_dir` has its logs, rendered configuration and ledgers; `state_dir` has its secret and API key."""
 
     child_type: ClassVar[type[Child]] = Child
@@ -93,17 +93,6 @@ class LocalFleet:
     @property
     def api_key(self) -> str:
         return state.api_key(self.state_dir)
-
-    def __enter__(self) -> "LocalFleet":
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Stop all processes, proxies first, so that they can end and bill open turns while engines still answer."""
@@ -126,7 +115,7 @@ class LocalFleet:
         """The engines' own logs of finished requests, each entry with the id of its engine."""
         return [{"engine": engine.id, **entry} for engine in self.engines for entry in _finished(engine)]
 
-    def _start(self) -> None:
+    def begin(self) -> None:
         deadline_s = start_deadline_s()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         relay = self._spawn("relay", _relay_command(self.options.delay_ms))

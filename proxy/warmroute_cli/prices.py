@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.config_prices import MAX_BOOKS, read_book
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 
+CALL_S: Final = 10.0
 MAX_FILE_BYTES: Final = 4_194_304
 _HEADS: Final = ("model", "book", "from (UTC)", "input", "cached", "output", "in effect", "source")
 
@@ -51,9 +52,12 @@ def run(arguments: Namespace) -> int:
 def _list(arguments: Namespace, config: Config) -> None:
     stored: dict[str, list[PriceBook]] = {}
     if config.database is not None:
-        from warmroute_proxy.server.stores.price_admin import PriceAdmin
+        from warmroute_proxy.server.stores.database import ask_once
+        from warmroute_proxy.server.stores.price_table import read_books
 
-        for each in PriceAdmin(load_dsn(config.database.dsn_file), operator_name()).books():
+        dsn = load_dsn(config.database.dsn_file)
+        found = ask_once(dsn, lambda connection: read_books(connection, known_version=-1), CALL_S)
+        for each in found[1] if found is not None else []:
             stored.setdefault(each.model, []).append(each.book())
     books = PriceBooks({model.name: model.books for model in config.models}, stored)
     names = [model.name for model in config.models]
@@ -89,8 +93,8 @@ def _add(arguments: Namespace, config: Config) -> None:
             f"{arguments.config} names no database for further books: set dsn_file in [ledger],"
             " or write them as [[model.price]] in the config"
         )
-    from warmroute_proxy.server.stores.price_admin import PriceAdmin
-    from warmroute_proxy.server.stores.price_table import NewBook
+    from warmroute_proxy.server.stores.database import ask_once
+    from warmroute_proxy.server.stores.price_table import NewBook, add_books
 
     problems: list[str] = []
     source, entries = _entries(arguments, problems)
@@ -103,7 +107,8 @@ def _add(arguments: Namespace, config: Config) -> None:
         each.close()
     if problems:
         raise ConfigError(source, problems)
-    PriceAdmin(load_dsn(config.database.dsn_file), operator_name()).add(new)
+    dsn, who = load_dsn(config.database.dsn_file), operator_name()
+    ask_once(dsn, lambda connection: add_books(connection, new, who), CALL_S)
     for model, book in new:
         print(f"added book {book.name} of {model}, in effect from {instant_text(book.from_s or 0)}")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from warmroute_cli.arguments import CannotRun
 
@@ -22,6 +22,27 @@ POLL_S = 0.01
 LOG_LINES_SHOWN = 5
 PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
+
+
+class Stopped:
+    """A `with` block begins it, if it has not begun, and stops it."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.begin()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def begin(self) -> None:
+        """Start what has not started."""
+
+    def stop(self) -> None:
+        raise NotImplementedError
 
 
 class FleetError(CannotRun):

@@ -1,7 +1,7 @@
 """The table of sizes, small."""
 
 import pytest
-from bench.patient import patient
+from tests.bench.patient import patient
 
 from bench import sizing
 

@@ -441,7 +441,7 @@ def test_values_that_need_a_restart_replace_the_pods(values: dict[str, Any]) -> 
         (TRACING, f"{TRACING}\n[[engine]]\nid = '0'\n", False),
         ("", USD, True),
         (USD, USD.replace("5", "6"), False),
-        (LIMITS, LIMITS.replace("5", "6"), True),
+        (LIMITS, LIMITS.replace("5", "6"), False),
         (LIMITS, USD, True),
     ],
 )

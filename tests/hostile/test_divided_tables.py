@@ -316,18 +316,18 @@ NOT_DIVIDED: Final = {
     """,
     "of engines and of discovery": """
         addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES deletion_costs.MAX_COST discovery.MAX_FILE_BYTES
-        drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS engine_refusals.MAX_CODE_CHARS
-        engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS engine_refusals.MAX_READ_CHARS
-        engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS event_reader.MAX_EVENT_BYTES
-        forks.MAX_LOOKED_AT hand_overs.MAX_ENGINES index.MAX_SLOTS kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
-        kubernetes_api.MAX_ANSWER_BYTES kubernetes_api.MAX_LINE_BYTES kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK
-        kv_blocks.MAX_EARLY_BLOCKS kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
-        kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES kv_feed.MAX_WAITING last_known.MAX_BYTES
-        listener.MAX_WAITING minutes.MAX_WORKERS occupancy.MAX_SHARED passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES
-        passthrough.MAX_SIZE_DIGITS prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES
-        re_prefill.MAX_TRIED seen.MAX_BEHIND server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES
-        tunnel.MAX_HEAD_BYTES upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES work.MAX_EVENT_BRACKETS
-        work.MAX_EVENT_VALUES
+        discovery.MAX_KEPT_BYTES drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
+        engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
+        engine_refusals.MAX_READ_CHARS engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS
+        engine_text.MAX_WORDS event_reader.MAX_EVENT_BYTES forks.MAX_LOOKED_AT hand_overs.MAX_ENGINES index.MAX_SLOTS
+        kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS kubernetes_api.MAX_ANSWER_BYTES kubernetes_api.MAX_LINE_BYTES
+        kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS kv_events.MAX_BATCHES_AT_ONCE
+        kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES
+        kv_feed.MAX_LEFT_BYTES kv_feed.MAX_WAITING listener.MAX_WAITING minutes.MAX_WORKERS occupancy.MAX_SHARED
+        passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
+        prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED seen.MAX_BEHIND
+        server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES tunnel.MAX_HEAD_BYTES upstream.MAX_HEAD_BYTES
+        upstream.MAX_IDLE wire.MAX_ADDRESSES work.MAX_EVENT_BRACKETS work.MAX_EVENT_VALUES
     """,
     "between processes, proxies and regions": """
         announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS event_stream.MAX_IN_MESSAGE

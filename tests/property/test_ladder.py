@@ -13,11 +13,19 @@ from warmroute_proxy.core.accounting.entry_steps import crediting, voiding
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.ladder.of_entries import turn_of
-from warmroute_proxy.ladder.steps import CAUSES, NEGATIVE, PROMPT, STEPS
+from warmroute_proxy.ladder.steps import CAUSES, PROMPT, STEPS, UNEXPLAINED
 from warmroute_proxy.ladder.sums import Ladder
 
 counts = st.integers(0, 300_000) | st.integers(0, 400)
 rates = st.integers(0, 10_000_000)
+NEGATIVE = {
+    "predicted": {"overpredicted"},
+    "delivered": {"underpredicted", UNEXPLAINED},
+    "reported": {UNEXPLAINED},
+    "billed": {"estimated", "credit", "voided", UNEXPLAINED},
+}
+"""Step -> the causes whose losses may be negative at that step."""
+
 OUTCOMES: tuple[Outcome, ...] = ("completed", "client_left", "engine_error", "cut_off", "refused")
 
 

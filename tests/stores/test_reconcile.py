@@ -14,7 +14,7 @@ from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stopped import Several, Stopped
 from warmroute_proxy.core.accounting.engine_counts import EngineCounts
-from warmroute_proxy.server.engines.engine_metrics import counts_in
+from warmroute_proxy.server.engines.engine_metrics import add_counts, counts_of
 from warmroute_proxy.server.ledger.counter_file import read_spans
 
 from .operating import ledger_table
@@ -110,5 +110,8 @@ sglang:cached_tokens_total{cache_source="device",model_name="m"} 40.0
 sglang:cached_tokens_total{cache_source="storage",model_name="m"} 8.0
 sglang:num_requests_total{model_name="m"} 3.0
 """
-    assert counts_in(text) == EngineCounts(3, 100, 48, 25)
-    assert counts_in("sglang:num_running_reqs 1.0") is None
+    sums: dict[str, float] = {}
+    add_counts(sums, "sglang:num_running_reqs 1.0")
+    assert counts_of(sums) is None
+    add_counts(sums, text)
+    assert counts_of(sums) == EngineCounts(3, 100, 48, 25)

@@ -1,30 +1,11 @@
 """What runs until its `with` block ends: engines, proxies, and fleets of them."""
 
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from warmroute_cli.processes import Stopped
+
+__all__ = ["Several", "Stopped"]
 T = TypeVar("T", bound="Stopped")
-
-
-class Stopped:
-    """A `with` block begins it, if it has not begun, and stops it."""
-
-    def __enter__(self) -> Self:
-        try:
-            self.begin()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def begin(self) -> None:
-        """Start what has not started."""
-
-    def stop(self) -> None:
-        raise NotImplementedError
 
 
 class Several(list[T], Stopped):

@@ -26,7 +26,7 @@ from warmroute_backend.sglang import NotInstalledError, Server, StartError, wait
 from warmroute_backend.sglang.command import MODEL_NAME
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
-from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
+from warmroute_cli.processes import Child, FleetError, Stopped, stop_all, stopping_on_signals
 from warmroute_cli.state import locked_state
 from warmroute_lab.demo import report
 from warmroute_lab.demo.played import write_json
@@ -83,7 +83,7 @@ class Figures:
     session_s: float
 
 
-class TightFleet:
+class TightFleet(Stopped):
     """Engines with a small KV pool, and a proxy on each of `ports`. Several proxies name each other in `others`."""
 
     def __init__(self, state_dir: Path, run_dir: Path, load: Load, wait_s: float, ports: Sequence[int] = (0,)) -> None:
@@ -98,22 +98,11 @@ class TightFleet:
         self.urls: list[str] = []
         """The URLs of the proxies."""
 
-    def __enter__(self) -> "TightFleet":
-        try:
-            self._start()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
     @property
     def api_key(self) -> str:
         return state.api_key(self._state_dir)
 
-    def _start(self) -> None:
+    def begin(self) -> None:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         engines = self._sglang() if self._load.model == MODEL_NAME else self._embedded()
         deadline_s = start_deadline_s()
@@ -163,7 +152,7 @@ class TightFleet:
         }
         return render(values, "tight.toml") + "".join(tables)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         try:
             stop_all(self._proxies, STOP_GRACE_S)
         finally:

@@ -10,7 +10,7 @@
     billed      tokens that were charged as cached
 
 A loss between two steps is listed at the lower step. A step has more tokens than the step before it only if a cause has
-a negative loss (`NEGATIVE`). For example, a prediction that was too high raises `predicted` above `kept`, and the
+a negative loss. For example, a prediction that was too high raises `predicted` above `kept`, and the
 surplus is lost again at `delivered`.
 """
 
@@ -33,14 +33,6 @@ CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
 """Step -> the causes of its losses. Any step may also have `UNEXPLAINED`, if the source does not name the cause."""
 
 UNEXPLAINED: Final = "unexplained"
-
-NEGATIVE: Final[Mapping[str, frozenset[str]]] = {
-    "predicted": frozenset({"overpredicted"}),
-    "delivered": frozenset({"underpredicted", UNEXPLAINED}),
-    "reported": frozenset({UNEXPLAINED}),
-    "billed": frozenset({"estimated", "credit", "voided", UNEXPLAINED}),
-}
-"""Step -> the causes whose losses may be negative at that step."""
 
 MEANINGS: Final[Mapping[str, str]] = {
     "new": "appended in this turn",

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.cache.return_times import OVER
@@ -27,7 +26,8 @@ from warmroute_proxy.server.control.metrics_page import MetricsPage, OwnGauges, 
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
-from warmroute_proxy.server.dialects.sockets import sockets_by_path
+from warmroute_proxy.server.dialects.responses import RESPONSES
+from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
 from warmroute_proxy.server.discovery.deletion_costs import DeletionCosts
 from warmroute_proxy.server.discovery.discovery import Discovery, last_discovered
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -75,12 +75,6 @@ from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
 from warmroute_proxy.server.tracing.tracing import Tracing
-
-
-class Swept(Protocol):
-    """A component that has work to do a few times a second."""
-
-    def sweep(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -143,12 +137,14 @@ class Proxy:
         )
 
     def _sockets(self) -> Mapping[str, Sockets]:
+        """The openers of WebSockets, by path."""
         router = self.router
 
         def over(lineage: int) -> None:
             router.observe_session(lineage, OVER, self.engines.clock())
 
-        return sockets_by_path(self.parser.terms, OpenConversations(over, router.working_set.turns_of_open))
+        open_conversations = OpenConversations(over, router.working_set.turns_of_open)
+        return {RESPONSES: ResponsesSockets(self.parser.terms, open_conversations)}
 
     def follow_directory(self) -> None:
         """Pass the database's tenants to all components that use tenants, now and at each change."""
@@ -187,10 +183,10 @@ class Proxy:
             matches = partial(admin_key_matches, sha256_hex=digest)
         return AdminEndpoint(matches, self.authentication, control_plane)
 
-    def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
+    def sweep_steps(self, of_listeners: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         return [
             lambda: self.admission.sweep(self.clock()),
-            *[listener.sweep for listener in listeners],
+            *of_listeners,
             self.engines.sweep,
             self.idempotent_calls.sweep,
             self.ledger.sweep,

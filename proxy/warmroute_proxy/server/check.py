@@ -35,7 +35,7 @@ from warmroute_proxy.server.base.secrets import (
 from warmroute_proxy.server.discovery.discovery import candidates, source_of
 from warmroute_proxy.server.discovery.source import DiscoveredEngines, SourceError
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.tls import TlsError, tls_of
 from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
@@ -270,7 +270,7 @@ async def _get(url: str, path: str, headers: str, http_proxy: str = "") -> tuple
     certificate = transport.get_extra_info("peercert")
     transport.close()
     try:
-        status, body = await get(upstream, path, headers, PROBE_TIMEOUT_S)
+        status, body = await ask(upstream, path, headers, PROBE_TIMEOUT_S)
     finally:
         upstream.close()
     return status, body, f", certificate valid until {certificate['notAfter']}" if certificate else ""

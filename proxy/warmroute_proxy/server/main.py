@@ -225,7 +225,7 @@ async def _run(
     shared = slot is not None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=tls, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
-    steps = [*proxy.sweep_steps([public, admin]), page.publish, orders.reloads.sweep]
+    steps = [*proxy.sweep_steps([public.sweep, admin.sweep]), page.publish, orders.reloads.sweep]
     watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]
     if slot is None or slot.number == 0:
         watching.append(proxy.deletion_costs(orders.reloads.discovery).watch())

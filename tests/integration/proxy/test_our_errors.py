@@ -106,7 +106,8 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
     endpoint = proxy.public_endpoint(None, InferenceRequest)  # type: ignore[arg-type]
     listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
-    sweep = asyncio.create_task(_sweep(proxy.open_requests, proxy.sweep_steps([listener]), proxy.clock, proxy.loop_lag))
+    steps = proxy.sweep_steps([listener.sweep])
+    sweep = asyncio.create_task(_sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag))
     try:
         yield Scene(proxy, port, process.keys[1])
     finally:

@@ -75,13 +75,13 @@ async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, 
         peers.down.clear()  # each has been probed
         others = OtherProxies([here], "east", ANNOUNCEMENTS, forwards, metrics, clock, 2.0, 1)
         announcements = Announcements("east", peers, forwards, metrics, clock, 2.0, others)
-        announcements.turn(TURN, allowed)
+        announcements.announce(TURN, allowed)
         announcements.newest(NEWEST, allowed)
         told = [region for region in REGIONS if allowed is None or region in allowed]
         await posts.all_of(told, 2)
         if allowed is None or "east" in allowed:
             await posts.all_of(["here"], 1)
-        announcements.turn(TURN, None)  # the last that anybody is told
+        announcements.announce(TURN, None)  # the last that anybody is told
         await posts.all_of([region for region in REGIONS if region not in told], 1)
         await posts.all_of(told, 3)
         assert all(posts.told[region][:2] == [TURN, Continued(NEWEST)] for region in told)

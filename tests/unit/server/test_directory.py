@@ -13,9 +13,10 @@ from tests.subjects.documents import config_of
 
 from warmroute_proxy.server.base.config import Config, EngineConfig
 from warmroute_proxy.server.base.config_source import LiveConfig, ReadConfig
+from warmroute_proxy.server.base.files import write_kept
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import build
-from warmroute_proxy.server.discovery import last_known
+from warmroute_proxy.server.discovery.discovery import KEPT_FILE
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.reload.membership import Membership
@@ -152,7 +153,7 @@ async def test_a_second_share_group_ends_the_use_of_a_found_engine_without_salts
     folder = {"id": "files", "kind": "folder", "path": str(tmp_path / "engines")}
     of_file = config(discovery=[folder])
     unsalted = {"id": "b", "url": "http://b", "region": "east", "models": ["m"], "kind": "openai"}
-    last_known.save(tmp_path, {"files": [unsalted]})
+    write_kept(tmp_path / KEPT_FILE, {"files": [unsalted]})
     access = known(thread, tmp_path, of_file, ["one"])
     live, named = LiveConfig(access.config), Named()
     running, prices = ReadConfig(of_file, "digest", b""), Prices(of_file.models, lambda: 0.0)

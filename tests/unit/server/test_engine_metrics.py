@@ -1,6 +1,7 @@
 """What an engine's metrics page says of each rank."""
 
-from warmroute_proxy.server.engines.engine_metrics import reports_by_rank
+from warmroute_proxy.core.load.signs import EngineReport
+from warmroute_proxy.server.engines.engine_metrics import Found, add_reports, reports_of
 
 PAGE = """\
 sglang:kv_transfer_latency_ms_sum{model_name="tiny",tp_rank="0"} 301.18989100003546
@@ -20,6 +21,12 @@ sglang:cached_tokens_total{cache_source="device",model_name="tiny"} 5216.0
 sglang:cached_tokens_total{cache_source="storage",model_name="tiny"} 2608.0
 """
 """Of a prefill engine of SGLang 0.5.23 on a CPU with HiCache, some labels less."""
+
+
+def reports_by_rank(text: str) -> dict[int, EngineReport]:
+    found: Found = {}
+    add_reports(found, text)
+    return reports_of(found)
 
 
 def test_a_page_of_sglang() -> None:

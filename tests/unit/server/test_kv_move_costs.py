@@ -6,7 +6,7 @@ such as Mooncake, are written by hand after `observability/metrics_collector.py`
 
 import pytest
 
-from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, totals_by_rank
+from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, Values, add_totals, totals_of
 
 TEXT = """\
 # HELP sglang:load_back_tokens_total The number of tokens loaded back from local host DRAM (L2) to GPU.
@@ -25,6 +25,12 @@ sglang:prefetched_tokens_total{dp_rank="0",storage_backend="mooncake",tp_rank="0
 sglang:prefetch_bandwidth_sum{dp_rank="0",storage_backend="mooncake",tp_rank="0"} 28.0
 sglang:prefetch_bandwidth_count{dp_rank="0",storage_backend="mooncake",tp_rank="0"} 2.0
 """
+
+
+def totals_by_rank(text: str) -> dict[int, MoveTotals]:
+    values: Values = {}
+    add_totals(values, text)
+    return totals_of(values)
 
 
 def test_tp_ranks_work_at_the_same_time_on_shards() -> None:

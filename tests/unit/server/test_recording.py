@@ -40,8 +40,8 @@ WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "
 PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset({
     "last_number", "turns_before", "announce_waits", "estimated_tokens", "regional_turn", "reports_hits", "seen",
-    "busy", "ended_prefill_tokens", "engine_of", "are_only_usable", "full", "has_capacity", "has_capacity_at",
-    "is_full", "last_settled", "may_forward", "next_end_s", "ranks_beside", "running", "snapshot", "waits_at_door",
+    "engine_of", "are_only_usable", "full", "has_capacity", "has_capacity_at", "is_full", "last_settled",
+    "may_forward", "next_end_s", "ranks_beside", "running", "snapshot", "waits_at_door",
 })  # fmt: skip
 
 

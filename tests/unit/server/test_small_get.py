@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Final
 
-from warmroute_proxy.server.engines.small_get import get
+from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
 
 TIMEOUT_S: Final = 900.0
@@ -36,9 +36,9 @@ def test_an_answer_that_waits_to_be_read_beats_the_time_limit() -> None:
             answered.set()
             connection.recv(1)
 
-    async def ask(port: int) -> tuple[int, bytes]:
+    async def answer(port: int) -> tuple[int, bytes]:
         upstream = Upstream(f"http://127.0.0.1:{port}", TIMEOUT_S, time.monotonic)
-        asked = loop.create_task(get(upstream, "/ready", timeout_s=TIMEOUT_S))
+        asked = loop.create_task(ask(upstream, "/ready", timeout_s=TIMEOUT_S))
         await requested.wait()
         release.set()
         answered.wait()  # holds up the loop: its next pass finds the answer, and the time limit passed
@@ -51,5 +51,5 @@ def test_an_answer_that_waits_to_be_read_beats_the_time_limit() -> None:
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            assert runner.run(ask(listener.getsockname()[1])) == (200, b"ok")
+            assert runner.run(answer(listener.getsockname()[1])) == (200, b"ok")
         server.join()

@@ -48,14 +48,14 @@ seccompProfile: {type: RuntimeDefault}
 {{ regexFind "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config }}
 {{- end }}
 
-{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. In config, budgets are
-live once the proxy has a store for them: a database, or its own if it started with an amount. */}}
+{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. In config, amounts of
+budgets are live once the proxy has a store for them: a database, or its own if it started with an amount. */}}
 {{- define "warmroute.restart" -}}
 {{- $proxy := omit .Values.proxy "media_schemes" "media_networks" "cors_origins" "websockets" }}
 {{- $limits := pick .Values.limits "body_memory_bytes" "connections" "connect_timeout_s" "response_bytes" "keyed_outlive_s" "keyed_replay_s" "keyed_answer_bytes" "keyed_total_bytes" "kept_prompt_bytes" "prompt_parts_bytes" }}
 {{- $discovery := .Values.discovery.enabled }}
 {{- $counts := or (ne .Values.secrets.ledgerDsn.name "") (ne (include "warmroute.amount" .) "") }}
-{{- $tables := printf "(?m)^[ \\t]*\\[+\\s*(%s)\\b.*(\\s*\\n[ \\t]*[^\\s\\[].*)*" (ternary "tracing" "tracing|budget" $counts) }}
+{{- $tables := "(?m)^[ \\t]*\\[+\\s*tracing\\b.*(\\s*\\n[ \\t]*[^\\s\\[].*)*" }}
 {{- list $counts (regexFindAll $tables .Values.config -1) .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
 {{- end }}
 

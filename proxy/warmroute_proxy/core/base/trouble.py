@@ -1,7 +1,7 @@
 """The troubles that `/ready` can report. Metrics, alerts and runbooks use the same names."""
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 
 class Trouble(StrEnum):
@@ -25,12 +25,6 @@ class Trouble(StrEnum):
     DISCOVERED_ENGINES_UNUSED = "discovered_engines_unused"
     LIMITS_COUNTED_ALONE = "limits_counted_alone"
     LARGE_BODIES_WAIT = "large_bodies_wait"
-
-
-NOT_READY: Final = frozenset(
-    {Trouble.SHUTTING_DOWN, Trouble.LEDGER_UNWRITABLE, Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN}
-)
-"""Troubles during which requests should not be sent to the proxy."""
 
 
 class Problem(NamedTuple):

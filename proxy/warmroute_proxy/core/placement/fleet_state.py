@@ -42,6 +42,7 @@ class Fleet:
         self._forget_at_s = math.inf  # when a slow worker is tried again
 
     def busy(self, now_s: float) -> float:
+        """The mean share of time that a worker spends on prefill, estimated from what was sent to it lately."""
         return self.traffic.of_each(max(1, sum(worker.caches_prompts for worker in self.workers.values())), now_s)[0]
 
     def choices(self, model: str) -> Choices:

@@ -186,10 +186,6 @@ class Router:
         engines = {self.engine_of(id_) for id_ in worker_ids}
         return frozenset(id_ for id_ in self.fleet.workers if self.engine_of(id_) in engines)
 
-    def busy(self, now_s: float) -> float:
-        """The mean share of time that a worker spends on prefill, estimated from what was sent to it lately."""
-        return self.fleet.busy(now_s)
-
     def reports_hits(self, worker_id: str) -> bool:
         """Whether a worker has reported any token as cached since it started."""
         worker = self.fleet.workers.get(worker_id)
@@ -332,10 +328,6 @@ class Router:
         self.fleet.suspect(peer_id(region))
         for each in self.listeners:
             each.updated("suspect_peer", region)
-
-    def ended_prefill_tokens(self, worker_id: str) -> int:
-        """How many uncached prompt tokens have left a worker's prefill queue since the worker was added."""
-        return self.fleet.ended_prefill_tokens(worker_id)
 
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
         """Apply what an engine reports at `/v1/loads`."""

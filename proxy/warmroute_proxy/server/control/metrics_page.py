@@ -118,7 +118,7 @@ class MetricsPage:
         for worker_id, worker in self._router.snapshot(self._clock()).get("workers", {}).items():
             for name in OF_WORKERS.keys() & worker.keys():
                 rows.append((OF_WORKERS[name], (("worker", worker_id),), float(worker[name])))
-        for worker_id, feed in self._engines.feeds().items():
+        for worker_id, feed in self._engines.kv_events.feeds().items():
             rows.append((declared.KV_EVENT_LAG_SECONDS, (("worker", worker_id),), feed.lag_s))
             rows.append((declared.KV_BLOCKS_HELD, (("worker", worker_id),), float(feed.blocks.blocks)))
         rows.extend(self._engines.watching.gauges())

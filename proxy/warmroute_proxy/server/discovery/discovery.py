@@ -21,9 +21,9 @@ from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineCo
 from warmroute_proxy.server.base.config_engines import read_engine
 from warmroute_proxy.server.base.config_file import check_engine_models, check_unsalted
 from warmroute_proxy.server.base.config_table import Table, shown
+from warmroute_proxy.server.base.files import read_kept, write_kept
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels
 from warmroute_proxy.server.base.secrets import SecretError, bearer
-from warmroute_proxy.server.discovery import last_known
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, Source, SourceError
 
 # Engines in a folder of TOML files, each with the keys of one [[engine]].
@@ -140,9 +140,26 @@ def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]])
     return Candidates(used, refused)
 
 
+# The engines that sources last named are kept in the state folder, so that they are there at once after a restart.
+#
+# The small file maps each source to the keys of its [[engine]] tables, which name key files but do not contain the keys
+# in them. Each process writes a whole new file beside the old one and renames it. All processes find the same engines,
+# so it does not matter which process writes last.
+
+KEPT_FILE: Final = "discovered.json"
+MAX_KEPT_BYTES: Final = 16_777_216
+
+
+def _last_known(state_dir: Path) -> dict[str, list[dict[str, Any]]]:
+    """Source -> the engines that were kept; empty if the file cannot be read, which is logged."""
+    lost = ", so no engine is known before its source answers"
+    kind = dict[str, list[dict[str, Any]]]
+    return read_kept(state_dir / KEPT_FILE, kind, {}, max_bytes=MAX_KEPT_BYTES, lost=lost)
+
+
 def last_discovered(config: Config) -> list[EngineConfig]:
     """The engines that the sources of a config named before a restart, if they can be used."""
-    known = last_known.load(config.proxy.state_dir)
+    known = _last_known(config.proxy.state_dir)
     return candidates(config, {one.id: known.get(one.id, []) for one in config.discoveries}).used
 
 
@@ -192,7 +209,7 @@ class Discovery:
     def __init__(self, state_dir: Path, on_change: Callable[[], None]) -> None:
         """`on_change`: called when a source names other engines than before."""
         self._state_dir = state_dir
-        self._known = last_known.load(state_dir)
+        self._known = _last_known(state_dir)
         self._readings: dict[str, _Reading] = {}
         self._on_change = on_change
 
@@ -293,7 +310,7 @@ class Discovery:
         if found.engines != reading.engines:
             reading.engines = found.engines
             self._known = {each: one.engines for each, one in self._readings.items()}
-            last_known.save(self._state_dir, self._known)
+            write_kept(self._state_dir / KEPT_FILE, self._known)
             self._on_change()
         return found.next_s
 

@@ -58,12 +58,6 @@ Found = dict[int | None, dict[str, dict[str, float]]]
 """Rank -> metric family -> shard -> value. The rank is None for values without a rank."""
 
 
-def reports_by_rank(text: str) -> dict[int, EngineReport]:
-    found: Found = {}
-    add_reports(found, text)
-    return reports_of(found)
-
-
 def add_reports(found: Found, text: str) -> None:
     for family, labels, value in samples(_LINE, text):
         if family == "cached_tokens_total" and labels.get("cache_source") not in _LOWER:
@@ -108,13 +102,6 @@ def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, s
             yield family, dict(_LABEL.findall(labels)), number
 
 
-def counts_in(text: str) -> EngineCounts | None:
-    """The counts of an engine since its start; None if it does not count prompt tokens."""
-    sums: dict[str, float] = {}
-    add_counts(sums, text)
-    return counts_of(sums)
-
-
 def add_counts(sums: dict[str, float], text: str) -> None:
     for name, _, number in samples(_COUNT, text):
         if number >= 0:
@@ -122,5 +109,5 @@ def add_counts(sums: dict[str, float], text: str) -> None:
 
 
 def counts_of(sums: dict[str, float]) -> EngineCounts | None:
-    """The counts of an engine from its sums; None if the sums lack prompt tokens."""
+    """The counts of an engine since its start, from its sums; None if the sums lack prompt tokens."""
     return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

@@ -23,7 +23,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.kv_events import KvEvents
-from warmroute_proxy.server.engines.kv_feed import KvFeed, PromptTokens
+from warmroute_proxy.server.engines.kv_feed import PromptTokens
 from warmroute_proxy.server.engines.watching import Watching
 from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 from warmroute_proxy.server.ledger.counter_file import CounterFile
@@ -86,7 +86,7 @@ class PeerUpdates(Protocol):
     def send_tag(self, cache_worker: str, tag: str) -> None:
         """Send the tag of the request that the router dispatched last."""
 
-    def send_prompt_tokens(self, ended: PromptTokens) -> None:
+    def send(self, update: PromptTokens) -> None:
         """Send the tokens of a request that has ended."""
 
     def send_health(self, engine: str, url: str, status: int | None) -> None:
@@ -321,7 +321,7 @@ class Engines:
             ended = PromptTokens(decision.cache_worker, rid, tokens, cached_tokens, kept_tokens)
             feed.settled(ended)
             if self.peer_updates is not None:
-                self.peer_updates.send_prompt_tokens(ended)
+                self.peer_updates.send(ended)
 
     def apply_tag(self, cache_worker: str, tag: str, chain: Chain) -> None:
         feed = self.kv_events.feed(cache_worker)
@@ -357,9 +357,6 @@ class Engines:
             config = engine.config
             reading = CounterReading(config.id, config.url, engine.role, self._unix_clock(), counts)
             await asyncio.to_thread(self._counters.note, reading)
-
-    def feeds(self) -> dict[str, KvFeed]:
-        return self.kv_events.feeds()
 
     def sweep(self) -> None:
         for engine in self.by_id.values():

@@ -55,13 +55,6 @@ Values = dict[int, dict[str, dict[str, float]]]
 """DP rank -> name of a metric -> shard (TP rank) -> value."""
 
 
-def totals_by_rank(text: str) -> dict[int, MoveTotals]:
-    """DP rank -> its counters in a Prometheus text. A missing counter is 0."""
-    values: Values = {}
-    add_totals(values, text)
-    return totals_of(values)
-
-
 def add_totals(values: Values, text: str) -> None:
     for name, labels, value in samples(_LINE, text):
         rank = labels.get("dp_rank", "0")
@@ -73,6 +66,7 @@ def add_totals(values: Values, text: str) -> None:
 
 
 def totals_of(values: Values) -> dict[int, MoveTotals]:
+    """DP rank -> its counters. A missing counter is 0."""
     return {rank: _totals(of_rank) for rank, of_rank in values.items()}
 
 

@@ -32,7 +32,7 @@ from warmroute_proxy.server.engines.engine_metrics import Found, add_counts, add
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, Values, add_totals, totals_of
 from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json_object, read_server_info
-from warmroute_proxy.server.engines.small_get import OWN_FAULT, SMALL_BYTES, ask, get
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, SMALL_BYTES, ask
 from warmroute_proxy.server.engines.upstream import Upstream
 
 # Each engine renders a small chat, which shows whether its chat template takes a system message after other messages.
@@ -160,7 +160,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it reports that it drains."""
-    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, SMALL_BYTES)
+    status, _ = await ask(engine.upstream, "/ready", engine.bearer, ANSWER_S, SMALL_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
@@ -206,7 +206,7 @@ async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
         return
     if engine.registered and now_s - engine.registered_at_s < REGISTERED_EVERY_S:
         return
-    status, _ = await get(server, ROUTE, "", ANSWER_S, SMALL_BYTES)
+    status, _ = await ask(server, ROUTE, "", ANSWER_S, SMALL_BYTES)
     if status == OWN_FAULT or (not status and server.host != engine.upstream.host):
         return
     engine.registered, engine.registered_at_s = status not in _UNREGISTERED, now_s
@@ -229,7 +229,7 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
         began_s = engines.clock()
-        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
+        status, _ = await ask(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, SMALL_BYTES)
         if status == OWN_FAULT or not engines.has(engine):
             return
         if status == 503 and engines.clock() - began_s > DRAIN_ANSWERS_WITHIN_S:
@@ -254,7 +254,7 @@ def _lost(engines: Engines) -> list[str]:
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
     """Ask an engine for its ranks, page size and role, and pass changes on to the router."""
     memory = engines.memory_of(engine.line)
-    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES, memory)
+    status, body = await ask(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES, memory)
     if not engines.has(engine):
         return
     engine.check_key_accepted(status, "/server_info", "key_file")
@@ -316,9 +316,9 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     another proxy sent. If the report did not count the prompt, the proxy counts too few tokens of other proxies until
     the next report.
     """
-    before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
+    before = {worker.id: router.fleet.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     memory = engines.memory_of(engine.line)
-    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
+    status, body = await ask(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES, memory)
     if not engines.has(engine):
         return
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # a restarted engine may require another key
@@ -333,7 +333,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     for row in rows if isinstance(rows, list) else []:
         worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
         if worker is not None:
-            ended = router.ended_prefill_tokens(worker.id)
+            ended = router.fleet.ended_prefill_tokens(worker.id)
             since = max(0, ended - before.get(worker.id, ended))  # below 0 if the worker was removed and added again
             router.observe_loads(worker.id, _loads(row, since), engines.clock())
 
@@ -343,7 +343,7 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
     ledger's, and every `MOVES_EVERY_S` for the cost of moves between tiers.
     """
     memory = engines.memory_of(engine.line)
-    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES, memory)
+    status, body = await ask(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES, memory)
     if status != 200:
         return
     try:

@@ -78,35 +78,23 @@ class Collector:
         """Do nothing, since the request will time out."""
 
 
-async def get(
+async def ask(
     upstream: Upstream,
     path: str,
     headers: str = "",
     timeout_s: float = 2.0,
     limit_bytes: int = LIMIT_BYTES,
     memory: BodyReservation | None = None,
-) -> tuple[int, bytes]:
-    """Send a GET. Returns the status and body.
-
-    Returns the status 0 and an empty body if no answer came in time, or the body exceeds `limit_bytes` or finds no
-    memory; the status `OWN_FAULT` if the proxy could not send the request. `memory`: counts the body, for as long as
-    the caller holds the reservation.
-    """
-    return await ask(upstream, path, headers, timeout_s, limit_bytes=limit_bytes, memory=memory)
-
-
-async def ask(
-    upstream: Upstream,
-    path: str,
-    headers: str,
-    timeout_s: float,
     *,
     method: str = "GET",
     body: bytes = b"",
-    limit_bytes: int = LIMIT_BYTES,
-    memory: BodyReservation | None = None,
 ) -> tuple[int, bytes]:
-    """Send a request with a small body or without a body. Returns what `get` returns."""
+    """Send a request with a small body or without a body. Returns the status and body.
+
+    Returns the status 0 and an empty body if no answer came in time, or its body exceeds `limit_bytes` or finds no
+    memory; the status `OWN_FAULT` if the proxy could not send the request. `memory`: counts that body, for as long as
+    the caller holds the reservation.
+    """
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
     def done(status: int, body: bytes) -> None:

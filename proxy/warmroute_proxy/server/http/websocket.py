@@ -71,20 +71,10 @@ class _Gone:
 
     busy = False
 
-    def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
-        """Drop the message."""
-
-    def refused(self, refusal: Refusal) -> None:
+    def message(self, *_: object, **__: object) -> None:
         """Do nothing."""
 
-    def expired(self) -> None:
-        """Do nothing."""
-
-    def pause(self, paused: bool) -> None:
-        """Do nothing."""
-
-    def gone(self, *, by_client: bool) -> None:
-        """Do nothing."""
+    refused = expired = pause = gone = message
 
 
 _GONE: Final = _Gone()

@@ -190,9 +190,6 @@ class PeerProcesses:
     def send_tag(self, cache_worker: str, tag: str) -> None:
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
-    def send_prompt_tokens(self, ended: PromptTokens) -> None:
-        self.send(ended)
-
     def send_newest(self, newest: Newest) -> None:
         """Send a conversation's newest request, which this process has read."""
         self.send(Continued(newest))

@@ -92,9 +92,17 @@ class Announcements:
         """How many announcements other regions have not confirmed yet."""
         return self._unanswered + sum(map(len, self._waiting.values()))
 
-    def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None:
-        """Announce a turn to the regions that are `allowed` for its tenant; None means all."""
-        self._add(turn, allowed)
+    def announce(self, announcement: Announcement, allowed: Collection[str] | None) -> None:
+        """Announce to the regions that are `allowed` for the tenant; None means all."""
+        for region, waiting in self._waiting.items():
+            if region in self._peers.down or (allowed is not None and region not in allowed):
+                continue
+            if len(waiting) == MAX_WAITING:
+                self._lost[0] += 1
+            waiting.append(announcement)
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_later(SEND_WITHIN_S, self._send)
 
     def newest(self, newest: Newest, allowed: Collection[str] | None) -> None:
         """Announce the newest request of a conversation to the `allowed` regions and to the other processes of this
@@ -105,7 +113,7 @@ class Announcements:
         if allowed is None or self.region in allowed:
             self._to_proxies_here(newest)
         if self._waiting:
-            self._add(Continued(newest), allowed)
+            self.announce(Continued(newest), allowed)
 
     def receive(
         self,
@@ -146,17 +154,6 @@ class Announcements:
     def _to_proxies_here(self, newest: Newest) -> None:
         if self.other_proxies.active:
             self.other_proxies.send_beside(Continued(newest))
-
-    def _add(self, announcement: Announcement, allowed: Collection[str] | None) -> None:
-        for region, waiting in self._waiting.items():
-            if region in self._peers.down or (allowed is not None and region not in allowed):
-                continue
-            if len(waiting) == MAX_WAITING:
-                self._lost[0] += 1
-            waiting.append(announcement)
-        if not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_later(SEND_WITHIN_S, self._send)
 
     def _send(self) -> None:
         self._due = False

@@ -33,7 +33,7 @@ from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.engines.server_info import json_object
-from warmroute_proxy.server.engines.small_get import ask, get
+from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 from warmroute_proxy.server.regions.versions import WAITS_SINCE, misunderstood, spoken_by
@@ -315,7 +315,7 @@ class OtherProxies:
         """Ask a proxy which versions it reads. Returns whether there is a common version. A proxy that names no
         versions reads version 0.
         """
-        status, body = await get(link.upstream, "/ready", timeout_s=self._timeout_s)
+        status, body = await ask(link.upstream, "/ready", timeout_s=self._timeout_s)
         if status <= 0:
             return False
         there = spoken_by(json_object(body) or {})

@@ -11,7 +11,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.metrics import GaugeRow
 from warmroute_proxy.server.engines.server_info import json_object
-from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, ask
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 from warmroute_proxy.server.regions.versions import misunderstood, spoken_by, stranger
@@ -84,7 +84,7 @@ class Peers:
 
     async def probe(self, region: str, router: Router) -> None:
         began_s = self._clock()
-        status, body = await get(self.upstreams[region], "/ready", timeout_s=ANSWER_S)
+        status, body = await ask(self.upstreams[region], "/ready", timeout_s=ANSWER_S)
         if status == OWN_FAULT:
             return
         found = json_object(body) or {}
@@ -167,7 +167,7 @@ class PeerQuestions:
             token = self._forwards.sign(
                 tenant.name, tenant.share_group, path, region, SHA256_OF_NOTHING, self._timeout_s
             )
-            status, body = await get(upstream, path, f"{names.FORWARD}: {token}\r\n")
+            status, body = await ask(upstream, path, f"{names.FORWARD}: {token}\r\n")
             if status in {200, 202}:
                 return status, body
             if status != 404:
@@ -192,5 +192,5 @@ class PeerQuestions:
     ) -> bytes | None:
         token = self._forwards.sign(tenant.name, tenant.share_group, target, region, SHA256_OF_NOTHING, timeout_s)
         head = f"{names.FORWARD}: {token}\r\n" + (f"{names.AFFINITY}: {session}\r\n" if session else "")
-        status, body = await get(self._peers.upstreams[region], target, head, timeout_s)
+        status, body = await ask(self._peers.upstreams[region], target, head, timeout_s)
         return body if status == 200 else None

@@ -133,7 +133,7 @@ class RePrefills:
         """Record that a re-prefill has ended. It is not retried: its prompt counts as the new engine's from the
         start."""
         self._under_way.pop(one.engine_id, None)
-        idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
+        idle = 1.0 - min(self.router.fleet.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)
         labels = (("outcome", outcome),)
         self._metrics.add(declared.RE_PREFILLS_TOTAL, 1, labels)

@@ -180,7 +180,7 @@ class Announces(Protocol):
     @property
     def active(self) -> bool: ...
 
-    def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None: ...
+    def announce(self, announcement: RegionalTurn, allowed: Collection[str] | None) -> None: ...
 
 
 class Rows(Protocol):
@@ -418,7 +418,7 @@ class Settlement:
         self._note_before(account, routing, decision)
         ticket = account.ticket = self._router.dispatched(routing, decision, now_s)
         if self._announcements is not None:
-            self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
+            self._announcements.announce(self._router.regional_turn(ticket, routing), routing.allowed_regions)
 
     def _note_before(self, account: RequestAccount, routing: RoutingRequest, decision: Decision) -> None:
         before, looked = self._router.last_settled(routing), account.looked
@@ -503,7 +503,7 @@ class Settlement:
         settled = self._router.settled(ticket, routing, end.now_s, prompt, cached, completion, streamed)
         if self._announcements is not None:
             turn = self._router.regional_turn(ticket, routing, prompt, cached, completion)
-            self._announcements.turn(turn, routing.allowed_regions)
+            self._announcements.announce(turn, routing.allowed_regions)
         account.ticket = None
         self._admission.freed()
         decision = ticket.decision

@@ -4,6 +4,7 @@ A cursor fetches the rows in batches, so memory does not grow with their number.
 """
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -22,35 +23,28 @@ _UNSENT: Final = "SELECT coalesce(sum(unsent), 0)::bigint FROM spool"
 
 async def unsent_rows(dsn: str) -> int:
     """How many rows the proxies have not sent, as they last reported. Raises: StoreAway, WrongSchema."""
-    connection = await _connected(dsn)
-    try:
+    async with _connected(dsn) as connection:
         count: int = await connection.fetchval(_UNSENT)
         return count
-    except FAILURES as error:
-        raise StoreAway(failure_text(error)) from None
-    finally:
-        connection.terminate()
 
 
 async def rows_since(dsn: str, since_s: float) -> AsyncIterator[Entry]:
     """The entries that were settled at `since_s` (unix seconds) or later. Raises: StoreAway, WrongSchema."""
-    connection = await _connected(dsn)
-    try:
-        async with connection.transaction(readonly=True):
-            cursor = await connection.cursor(_ROWS, day_of(since_s) - timedelta(days=1), since_s)
-            while fetched := await cursor.fetch(FETCHED_ROWS):
-                for (record,) in fetched:
-                    yield Entry.read(record)
-    except FAILURES as error:
-        raise StoreAway(failure_text(error)) from None
-    finally:
-        connection.terminate()
+    async with _connected(dsn) as connection, connection.transaction(readonly=True):
+        cursor = await connection.cursor(_ROWS, day_of(since_s) - timedelta(days=1), since_s)
+        while fetched := await cursor.fetch(FETCHED_ROWS):
+            for (record,) in fetched:
+                yield Entry.read(record)
 
 
-async def _connected(dsn: str) -> asyncpg.Connection:
+@asynccontextmanager
+async def _connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     try:
         made = await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=FETCH_S)
-        await check_schema(made)
+        try:
+            await check_schema(made)
+            yield made
+        finally:
+            made.terminate()
     except FAILURES as error:
         raise StoreAway(failure_text(error)) from None
-    return made

@@ -5,9 +5,8 @@ In tests, the proxy's engines run in the process of the load, which may be busy.
 
 from dataclasses import replace
 
-from tests.subjects.patient import MODULE
-
 from bench.proxies import ROOT, Fleet, Place, Proxy, Start
+from tests.subjects.patient import MODULE
 
 
 def patient(proxy: Proxy) -> Proxy:
