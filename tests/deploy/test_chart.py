@@ -338,7 +338,7 @@ def test_the_migration_has_what_the_dsn_may_need() -> None:
     validate(found)
     proxy, job = found.pod(), found.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"]
     (of_proxy,), (of_job,) = proxy["containers"], job["containers"]
-    own = {"state", "config"}
+    own = {"state", "config", "secret-redis", "secret-tls", "secret-engine-keys"}
     assert of_job["volumeMounts"] == [each for each in of_proxy["volumeMounts"] if each["name"] not in own]
     assert job["volumes"] == [each for each in proxy["volumes"] if each["name"] not in own]
     assert (of_job["env"], job["priorityClassName"]) == (of_proxy["env"], proxy["priorityClassName"])

@@ -67,14 +67,14 @@ class Authentication:
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known
-        if not _is_forwarded(request):
+        if not is_forwarded(request):
             return self._by_key(request)
         request.tenant = self._forwards.check_head(request.headers[names.FORWARD]).tenant
         return None
 
     def check_proxy(self, request: Request, max_bytes: int) -> None:
         """Check by its head that another proxy itself sends a request, with a body of at most `max_bytes`."""
-        if request.method != "POST" or not _is_forwarded(request):
+        if request.method != "POST" or not is_forwarded(request):
             raise Refusal(404, f"there is no route {request.path}", code="not_found")
         if request.length is None or request.length > max_bytes:
             raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="request_too_large")
@@ -86,7 +86,7 @@ class Authentication:
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known.tenant, None
-        if not _is_forwarded(request):
+        if not is_forwarded(request):
             return self._by_key(request).tenant, None
         return self.of_forwarded(request)
 
@@ -138,6 +138,6 @@ class Authentication:
         return known
 
 
-def _is_forwarded(request: Request) -> bool:
+def is_forwarded(request: Request) -> bool:
     """Whether another proxy forwards a request. A request with a key is a client's, and its token is ignored."""
     return names.FORWARD in request.headers and not bearer(request)

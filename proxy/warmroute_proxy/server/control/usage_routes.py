@@ -144,23 +144,34 @@ class Receipts:
         self._questions = questions
         self._usage = usage
 
-    async def find(self, tenant: TenantConfig, receipt_id: str, *, ask_others: bool) -> tuple[int, bytes] | None:
-        """The status and the body of the answer about a tenant's receipt; None if no proxy has the receipt. Raises:
-        Refusal, if a proxy or a region that may have it does not answer.
+    async def find(
+        self, tenant: TenantConfig, receipt_id: str, *, came_from: str | None = None
+    ) -> tuple[int, bytes] | None:
+        """The status and the body of the answer about a tenant's receipt; None if no proxy has the receipt.
+
+        `came_from`: the region of the proxy that asks; None for a client. A client's question goes to all proxies here
+        and to all regions; that of another region to all proxies here, of which its load balancer has chosen one.
+        Raises: Refusal, if a proxy or a region that may have the receipt does not answer.
         """
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
-        path = f"/v1/usage/receipts/{receipt_id}"
-        if not ask_others or not RECEIPT_ID.fullmatch(receipt_id):
+        if came_from == self.proxies_here.region or not RECEIPT_ID.fullmatch(receipt_id):
             return None
+        path = f"/v1/usage/receipts/{receipt_id}"
         here = await self.proxies_here.read(path, (tenant.name, tenant.share_group))
-        answers = [here, here if here[0] in _FOUND else await self._questions.ask(tenant, path)]
-        known = [answer for answer in answers if answer[0] in _FOUND]
-        if not known and any(status == 503 for status, _ in answers):
+        there = (404, b"") if here[0] in _FOUND or came_from is not None else await self._questions.ask(tenant, path)
+        for answer in (here, there):
+            if answer[0] in _FOUND:
+                return answer
+        try:
+            exists_nowhere = there[0] == 404 and await self.none_missing(here[0])
+        except (StoreError, StoreBusy):
+            exists_nowhere = False
+        if not exists_nowhere:
             text = "a proxy or region that may have the receipt does not answer"
-            raise Refusal(503, text, code="ledger_unavailable", retry_after_s=1)
-        return known[0] if known else None
+            raise Refusal(503, text, code="overloaded", retry_after_s=1)
+        return None
 
     async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
         """Void a row of this region that is in the database, but no longer in the files of the region's proxies.
@@ -214,7 +225,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
     @described(Json, also={202: Json})
     async def receipt(receipt_id: str, request: Request) -> Response:
         """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
-        found = await receipts.find(request.state.tenant, receipt_id, ask_others=not request.state.forwarded)
+        found = await receipts.find(request.state.tenant, receipt_id, came_from=request.state.came_from)
         if found is None:
             return no_receipt(receipt_id)
         return Response(found[1], found[0], media_type="application/json")

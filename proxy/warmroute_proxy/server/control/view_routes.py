@@ -268,7 +268,7 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
         if tenant is None:
             text = "a receipt belongs to one tenant: add tenant=NAME"
             raise Refusal(400, text, code="invalid_value", param="tenant")
-        found = await views.receipts.find(tenant, receipt_id, ask_others=True)
+        found = await views.receipts.find(tenant, receipt_id)
         if found is None:
             return no_receipt(receipt_id)
         body = msgspec.json.decode(found[1])

@@ -5,8 +5,8 @@ A proxy answers probes and other proxies at the port for clients, but the picker
 
 from typing import Final
 
-from warmroute.contract import headers as names
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
+from warmroute_proxy.server.authentication import is_forwarded
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.endpoint import OPEN_PATHS, PublicEndpoint
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
@@ -34,6 +34,6 @@ class PickerAdmin:
         self._admin.on_status(request, status)
 
     def _of(self, request: Request) -> Endpoint:
-        of_picker = names.FORWARD in request.headers and request.path.startswith(_RECEIPTS)
+        of_picker = is_forwarded(request) and request.path.startswith(_RECEIPTS)
         is_public = of_picker or request.path == ANNOUNCEMENTS or request.path in OPEN_PATHS
         return self._public if is_public else self._admin
