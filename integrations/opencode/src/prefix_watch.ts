@@ -81,9 +81,9 @@ export class PrefixWatch {
     return this.#once(`tools\0${occasion}`, undefined, text)
   }
 
-  /** The tools of one session and agent, where they are known as a set. Returns what to warn of. */
-  toolSet(session: string, agent: string, tools: Record<string, { description: string; input: unknown }>): string[] {
-    const key = `${session}\0${agent}\0tools`
+  /** The tools of one session, agent and model, where they are known as a set. Returns what to warn of. */
+  toolSet(session: string, agent: string, model: string, tools: Record<string, { description: string; input: unknown }>): string[] {
+    const key = `${session}\0${agent}\0${model}\0tools`
     const names = Object.keys(tools)
     const now: Sections = new Map(
       names.map((name) => [name, digest(`${tools[name]?.description}\0${JSON.stringify(tools[name]?.input) ?? ""}`)]),

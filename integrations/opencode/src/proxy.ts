@@ -1,5 +1,5 @@
 // Asks a proxy for the turns of a session, and says how soon the session returns, with the key that the provider has.
-// Whatever goes wrong, the answer is empty.
+// Whatever goes wrong, there is no error.
 
 import type { Turn } from "./turn.js"
 import { turnOfRow } from "./turn.js"
@@ -14,18 +14,19 @@ export interface Address {
   readonly apiKey: string | undefined
 }
 
-/** The newest turns of a session, newest first: of those that ended since a time, if that is given. */
-export async function turnsOf(proxy: Address, session: string, limit: number, sinceMs?: number): Promise<Turn[]> {
+/** The newest turns of a session, newest first: of those that ended since a time, if that is given. Undefined where
+ * the proxy does not answer. */
+export async function turnsOf(proxy: Address, session: string, limit: number, sinceMs?: number): Promise<Turn[] | undefined> {
   try {
     // As a duration, since the proxy has a clock of its own.
     const since = sinceMs === undefined ? "" : `&since=${Math.floor((Date.now() - sinceMs) / 1_000) + 1}s`
     const path = `usage/receipts?limit=${limit}${since}`
     const answer = await asked(proxy, path, "GET", { "x-session-affinity": session })
-    if (!answer.ok) return []
+    if (!answer.ok) return undefined
     const { data } = (await answer.json()) as { data?: unknown }
-    return Array.isArray(data) ? data.map(turnOfRow).filter((turn) => turn !== undefined) : []
+    return Array.isArray(data) ? data.map(turnOfRow).filter((turn) => turn !== undefined) : undefined
   } catch {
-    return []
+    return undefined
   }
 }
 

@@ -24,6 +24,9 @@ export interface Turn extends Spent {
 /** A row that takes a turn back has negative tokens and amounts. The credit of a turn has a row of its own. */
 const REQUESTS_OF_OUTCOME: Record<string, number> = { voided: -1, credited: 0 }
 
+/** Ends the id of a row that takes a turn back. */
+const VOID = "-void"
+
 /** A row of `GET /v1/usage/receipts`; undefined for what is none. */
 export function turnOfRow(row: unknown): Turn | undefined {
   const found = members(row)
@@ -54,6 +57,12 @@ export function turnOfUsage(usage: unknown): Turn | undefined {
   const cachedTokens = Object.values(members(receipt.cached)).map(count).reduce((sum, tokens) => sum + tokens, 0)
   const lost = Object.values(turn.loss).reduce((sum, tokens) => sum + tokens, 0)
   return { ...turn, cachedTokens, promptTokens: cachedTokens + lost }
+}
+
+/** The turns that count: neither one that was taken back, nor the row that did so. */
+export function standing(turns: readonly Turn[]): Turn[] {
+  const voids = new Set(turns.filter((turn) => turn.id.endsWith(VOID)).map((turn) => turn.id))
+  return turns.filter((turn) => !voids.has(turn.id) && !voids.has(turn.id + VOID))
 }
 
 /** What several come to. */

@@ -13,7 +13,7 @@ import { identityHeaders, kindOf } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
 import { type Address, expect, type Expected, MAX_TURNS, turnsOf } from "./proxy.js"
-import { type Spent, summed, type Turn } from "./turn.js"
+import { type Spent, standing, summed, type Turn } from "./turn.js"
 import { sessionName } from "./session_name.js"
 import { type Info, type Session, Sessions } from "./v1_sessions.js"
 import { explanation, turnLine } from "./words.js"
@@ -158,7 +158,7 @@ class V1 {
     session.requests += 1
     session.sinceMs ??= Date.now()
     session.proxy = addressOf(input)
-    if (this.options.show && session.requests >= COUNTED_REQUESTS) void this.#count(session, Date.now()).catch(this.#failed)
+    if (this.options.show && session.requests >= COUNTED_REQUESTS) void this.#count(session)
     session.expected = undefined
     const early = this.#early ?? []
     this.#early = undefined
@@ -185,25 +185,37 @@ class V1 {
     const session = await this.#sessions.of(id)
     if (!this.options.show || session.parent !== undefined) return
     const spent: Spent[] = []
+    const silent = new Set<string | undefined>() // proxies that do not answer
     for (const each of this.#sessions.family(id)) {
-      await this.#count(each, undefined)
+      const at = each.proxy?.baseURL
+      if (!silent.has(at) && !(await this.#count(each))) silent.add(at)
       spent.push(...each.unshown.splice(0))
     }
     const line = turnLine(spent)
     if (line !== undefined) this.#shown(line)
   }
 
-  /** Counts what a session has sent since `sinceMs`, which then is `nextMs`. */
-  async #count(session: Session, nextMs: number | undefined): Promise<void> {
-    const { proxy, sinceMs } = session
-    if (proxy === undefined || sinceMs === undefined) return
+  /** Counts what a session has sent, after the count that is under way. Returns whether its proxy answers. */
+  #count(session: Session): Promise<boolean> {
+    session.counting = session.counting.then(() => this.#counted(session))
+    return session.counting
+  }
+
+  async #counted(session: Session): Promise<boolean> {
+    const { proxy, sinceMs, requests } = session
+    if (proxy === undefined || sinceMs === undefined || requests === 0) return true
     session.requests = 0
-    session.sinceMs = nextMs
+    session.sinceMs = Date.now() // requests that are under way are counted with the next ones
     const found = await turnsOf(proxy, session.key, MAX_TURNS, sinceMs)
-    if (found.length === 0) session.sinceMs = sinceMs // all have failed, or the proxy does not answer
-    const counted = found.filter((turn) => !this.#countedTurns.has(turn.id))
+    if (found === undefined) {
+      session.sinceMs = sinceMs
+      session.requests ||= 1 // so that it is asked for again
+      return false
+    }
+    const counted = standing(found).filter((turn) => !this.#countedTurns.has(turn.id))
     for (const turn of counted) this.#countedTurns.set(turn.id, true)
     session.unshown.push(summed(counted))
+    return true
   }
 
   /** Says that a session waits for the user. A sub-agent that is idle has given its answer, and is over. */
@@ -231,7 +243,7 @@ class V1 {
     const proxy = family.find((each) => each.proxy !== undefined)?.proxy
     if (proxy === undefined) return "No request of this session has gone to a warmroute proxy since OpenCode started."
     const proxies = new Map(family.slice(-MAX_FAMILY).map((each) => [each.key, each.proxy ?? proxy]))
-    for (const [key, address] of proxies) turns.push(...(await turnsOf(address, key, EXPLAINED_TURNS)))
+    for (const [key, address] of proxies) turns.push(...((await turnsOf(address, key, EXPLAINED_TURNS)) ?? []))
     turns.sort((one, other) => (other.settledAtS ?? 0) - (one.settledAtS ?? 0))
     return explanation(turns, this.#watch.notesOf(family.map((each) => each.id)))
   }

@@ -24,8 +24,10 @@ export interface Session {
   readonly createdMs: number | undefined
   /** Requests since it was counted. */
   requests: number
-  /** When the first request was sent that is not counted, in unix milliseconds. */
+  /** Since when turns are not counted, in unix milliseconds. */
   sinceMs: number | undefined
+  /** Its last count: whether the proxy has answered. */
+  counting: Promise<boolean>
   /** What was counted and not shown. */
   readonly unshown: Spent[]
   proxy: Address | undefined
@@ -55,8 +57,9 @@ export class Sessions {
     if (found !== undefined) return found
     const createdMs = info.time?.created
     const { id, parentID: parent, title, directory } = info
-    const sent = { requests: 0, sinceMs: undefined, unshown: [], proxy: undefined, expected: undefined }
-    const made: Session = { id, key: id, parent, title, directory, createdMs, ...sent, last: {} }
+    const sent = { requests: 0, sinceMs: undefined, counting: Promise.resolve(true), unshown: [] }
+    const known = { proxy: undefined, expected: undefined, last: {} }
+    const made: Session = { id, key: id, parent, title, directory, createdMs, ...sent, ...known }
     this.#sessions.set(info.id, made)
     return made
   }

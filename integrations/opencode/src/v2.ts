@@ -80,7 +80,7 @@ class V2 {
     const system = event.system.map((part) => part.text).join("\n")
     const warnings = [
       ...this.#watch.system(event.sessionID, system),
-      ...this.#watch.toolSet(event.sessionID, event.agent, event.tools),
+      ...this.#watch.toolSet(event.sessionID, event.agent, event.model.id, event.tools),
     ]
     for (const warning of warnings) this.warn(warning)
   }

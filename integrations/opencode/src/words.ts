@@ -1,7 +1,7 @@
 // Sentences about turns: one line after each, and the explanation of the last cold one. Pure.
 
 import type { Note } from "./prefix_watch.js"
-import { type Spent, summed, type Turn } from "./turn.js"
+import { type Spent, standing, summed, type Turn } from "./turn.js"
 
 /** Loss classes that a warm turn does not have, and what each means. The others come with every turn. */
 const COLD: Record<string, string> = {
@@ -41,8 +41,9 @@ export function isCold(turn: Turn): boolean {
   return lostTokens(turn) >= Math.max(COLD_TOKENS, turn.promptTokens * COLD_SHARE)
 }
 
-/** Why the newest cold turn was cold. `turns`: newest first; `notes`: what was seen here. */
-export function explanation(turns: readonly Turn[], notes: readonly Note[]): string {
+/** Why the newest cold turn was cold. `all`: newest first; `notes`: what was seen here. */
+export function explanation(all: readonly Turn[], notes: readonly Note[]): string {
+  const turns = standing(all)
   if (turns.length === 0) return "The proxy knows no turn of this session, or it does not answer."
   const cold = turns.find(isCold)
   if (cold === undefined) {

@@ -57,9 +57,10 @@ test("a tool that changes is named, and not one that another model has", () => {
 test("a known set of tools shows what was removed", () => {
   const watch = new PrefixWatch()
   const bash = { description: "runs", input: {} }
-  assert.deepEqual(watch.toolSet("ses_1", "build", { bash, read: bash }), [])
-  assert.deepEqual(watch.toolSet("ses_1", "explore", { read: bash }), [])
-  assert.match(watch.toolSet("ses_1", "build", { bash })[0] ?? "", /"read" was removed/)
+  assert.deepEqual(watch.toolSet("ses_1", "build", "kimi", { bash, read: bash }), [])
+  assert.deepEqual(watch.toolSet("ses_1", "explore", "kimi", { read: bash }), [])
+  assert.deepEqual(watch.toolSet("ses_1", "build", "glm", { bash }), [])
+  assert.match(watch.toolSet("ses_1", "build", "kimi", { bash })[0] ?? "", /"read" was removed/)
 })
 
 test("pruning is warned of where it is on", () => {

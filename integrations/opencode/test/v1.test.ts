@@ -260,6 +260,17 @@ test("a turn is shown once, also where a request after it has failed", async () 
   assert.equal(asked.toasts.length, 2)
 })
 
+test("the line waits for a count that is under way", async () => {
+  const { baseURL, stop } = await proxy([ROW])
+  const { hooks, asked } = await started()
+  await created(hooks, "ses_1")
+  for (let sent = 0; sent < 100; sent++) await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await until(() => asked.toasts.length > 0)
+  stop()
+  assert.match(asked.toasts[0]?.message ?? "", /1,000 tokens/)
+})
+
 test("the line counts all requests of the turn and their credits, and nothing from before", async () => {
   const old = ["wr-old-1", "wr-old-2"].map((id) => ({ ...ROW, id, settled_at: 1 }))
   const credit = { ...ROW, outcome: "credited", prompt_tokens: 0, price_nanousd: -100_000, list_nanousd: 0 }

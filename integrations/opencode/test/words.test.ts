@@ -56,6 +56,13 @@ test("without a cold turn it says so", () => {
   assert.match(explanation([], []), /knows no turn/)
 })
 
+test("turns that were taken back are not explained", () => {
+  const taken = turn({ id: "wr-1-void", requests: -1, promptTokens: -1_000, cachedTokens: -960, loss: {} })
+  assert.match(explanation([taken, turn({ loss: { cold: 1_000 } })], []), /knows no turn/)
+  assert.match(explanation([taken], []), /knows no turn/)
+  assert.match(explanation([taken, turn({ id: "wr-2" })], []), /last 1 requests.*\n96% of 1,000 tokens/)
+})
+
 test("a usage object gives the same turn as its row", () => {
   const receipt = {
     id: "wr-1", agent: "build", kind: "main", turn: 2, region: "east", price_nanousd: 1_200_000, list_nanousd: 6_000_000,

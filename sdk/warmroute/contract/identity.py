@@ -103,7 +103,8 @@ MAX_PRODUCT_CHARS: Final = 64
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HARNESS_BY_PRODUCT: Final[Mapping[str, str]] = {
     "claude-cli": "claude-code", "codex-tui": "codex", "codex_cli_rs": "codex", "codex_exec": "codex",
-    "codex_vscode": "codex", "GeminiCLI": "gemini-cli", "QwenCode": "qwen-code", "kimi-code-cli": "kimi-code",
+    "codex_vscode": "codex", "codex_app": "codex", "codex_sdk_ts": "codex", "Codex": "codex",
+    "GeminiCLI": "gemini-cli", "QwenCode": "qwen-code", "kimi-code-cli": "kimi-code",
 }  # fmt: skip
 """Products of `user-agent` that people know by another name, with that name."""
 
