@@ -82,7 +82,12 @@ export class PrefixWatch {
   }
 
   /** The tools of one session, agent and model, where they are known as a set. Returns what to warn of. */
-  toolSet(session: string, agent: string, model: string, tools: Record<string, { description: string; input: unknown }>): string[] {
+  toolSet(
+    session: string,
+    agent: string,
+    model: string,
+    tools: Record<string, { description: string; input: unknown }>,
+  ): string[] {
     const key = `${session}\0${agent}\0${model}\0tools`
     const names = Object.keys(tools)
     const now: Sections = new Map(

@@ -155,7 +155,8 @@ const command = (sessionID: string) => ({ command: "warmroute", sessionID, argum
 /** A proxy with these rows, newest first. */
 async function proxy(rows: readonly (typeof ROW)[]): Promise<{ baseURL: string; asked: () => number; stop: () => void }> {
   let asked = 0
-  const server = createServer(({ url }, response) => {
+  const server = createServer(({ method, url }, response) => {
+    if (method === "POST") return void response.writeHead(204).end()
     const parameters = new URL(url ?? "", "http://proxy").searchParams
     const sinceS = Date.now() / 1000 - parseInt(parameters.get("since") ?? `${Date.now()}s`)
     const data = rows.filter((row) => row.settled_at >= sinceS).slice(0, Number(parameters.get("limit")))
@@ -258,6 +259,26 @@ test("a turn is shown once, also where a request after it has failed", async () 
   stop()
   other.stop()
   assert.equal(asked.toasts.length, 2)
+})
+
+test("requests that left no row are asked for once, and a request that ends late is in the next line", async () => {
+  const rows: (typeof ROW)[] = []
+  const { baseURL, asked: asks, stop } = await proxy(rows)
+  const { hooks, asked } = await started()
+  await created(hooks, "ses_1")
+  const idle = () => hooks.event?.({ event: { type: "session.idle", properties: { sessionID: "ses_1" } } } as never)
+  await request(hooks, "ses_1", "title", MODEL, baseURL)
+  await idle()
+  await until(() => asks() === 1)
+  await idle()
+  rows.push(ROW)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  rows.push({ ...ROW, id: "wr-2" })
+  await idle()
+  await until(() => asked.toasts.length > 0)
+  stop()
+  assert.equal(asks(), 2)
+  assert.match(asked.toasts[0]?.message ?? "", /2,000 tokens cached in 2 requests/)
 })
 
 test("the line waits for a count that is under way", async () => {
