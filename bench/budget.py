@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from bench.instructions import WORKLOADS, CannotCount, count
+from bench.instructions import WORKLOADS, CannotCount, NotInstalled, count
 from bench.proxies import ROOT
 
 FILE: Final = Path(__file__).with_name("budget.toml")
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
                 before, now = pool.map(lambda tree: count(tree, workloads), (base, ROOT))
         except CannotCount as error:
             print(f"not compared: {error}")
-            return int("failed" in str(error))
+            return int(not isinstance(error, NotInstalled))
     print(f"{'instructions':<18}{'base':>14}{'here':>14}{'limit':>10}")
     for name, base_cost, cost in zip(names, before, now, strict=True):
         limit = allowed[name]

@@ -75,7 +75,11 @@ _USER: Final = b'{"role": "user", "content": "'
 
 
 class CannotCount(Exception):
-    """Something is missing, or the proxy failed. The message says what, in a line."""
+    """The proxy failed, or a name is unknown. The message says what, in a line."""
+
+
+class NotInstalled(CannotCount):
+    """Callgrind or a compiler is missing."""
 
 
 @dataclass(frozen=True)
@@ -266,14 +270,14 @@ def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
     compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "switch.so"), str(folder / "switch.c")]
     done = subprocess.run(compiler, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise CannotCount(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
+        raise NotInstalled(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
 
 
 def count(tree: Path, workloads: Sequence[Counted], limits: str = "none") -> list[float]:
     """The instructions that a tree's code needs for each request or chunk of each workload."""
     for program in ("valgrind", "cc"):
         if shutil.which(program) is None:
-            raise CannotCount(f"{program} is not installed")
+            raise NotInstalled(f"{program} is not installed")
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(prefix="warmroute-instructions-") as name:
         folders = [Path(name, workload.name) for workload in workloads]
@@ -292,10 +296,10 @@ def count(tree: Path, workloads: Sequence[Counted], limits: str = "none") -> lis
                 command, check=False, capture_output=True, text=True, env=environment, cwd=name, timeout=TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
-            raise CannotCount(f"failed: the workloads did not end in {TIMEOUT_S} s") from None
+            raise CannotCount(f"the workloads did not end in {TIMEOUT_S} s") from None
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("==")]
-            raise CannotCount("; ".join(line[:400] for line in lines[-2:]) or f"failed with status {done.returncode}")
+            raise CannotCount("; ".join(line[:400] for line in lines[-2:]) or f"status {done.returncode}")
         files = [Path(f"{out}.{(folder / 'pid').read_text()}{_LOOP}") for folder in folders]
         totals = [max(map(int, _TOTAL.findall(file.read_text()))) for file in files]
     return [total / workload.units for total, workload in zip(totals, workloads, strict=True)]
